@@ -17,10 +17,10 @@ static inline void rng_philox(uint64_t key, const uint32_t counter[4], uint32_t 
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-/* 32 random bits -> (0, 1): (bits + 0.5) / 2^32 in f64 (exact). */
-static inline double rng_open01(uint32_t bits)
+/* 32 random bits -> (0, 1): ((bits >> 9) + 0.5) / 2^23, exact in f32. */
+static inline float rng_open01(uint32_t bits)
 {
-    return ((double)bits + 0.5) * 0x1p-32;
+    return ((float)(bits >> 9) + 0.5f) * 0x1p-23f;
 }
 
 uint64_t rng_seed_draw(void); /* from the system; for requests that name no seed */

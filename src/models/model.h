@@ -1,0 +1,92 @@
+/* models/model.h - an opened model: architecture, weights on a device, and one forward over spans.
+ *
+ * Owns:       the files' mappings until weights are prepared, then the prepared weights.  Immutable after model_open, except the driver's
+ *             step buffers, which the engine thread uses.
+ * Invariants: 1. Every tensor of the file is bound once or named as ignored on purpose; a missing, misshaped or unknown one is an error.
+ *             2. A config field that changes the arithmetic and is not known is refused by name.
+ *             3. forward's rows depend only on ids, positions and state, never on what else is in the step.
+ * Does not:   schedule, sample by itself, or know sockets.  Never includes a backend. */
+#ifndef RH_MODELS_MODEL_H
+#define RH_MODELS_MODEL_H
+
+#include "base/err.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "kv/kv.h"
+#include "tensor/backend.h"
+
+struct model;
+struct gguf;
+struct hfdir;
+
+struct model_options {
+    uint32_t context;             /* 0 = the model's own */
+    enum kv_format k_format, v_format;
+    uint32_t rows_max;            /* rows of a step; 0 = 512 */
+    uint32_t logit_rows_max;      /* rows of one head tile; 0 = 16 */
+    void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */
+    void *progress_ctx;
+};
+
+/* Open a .gguf file (or the first of a split set) or a Hugging Face directory on `device`. */
+int model_open(const char *path, struct device *device, const struct model_options *opt, struct model **out, struct err *err);
+void model_close(struct model *m);
+
+struct model_type_count {
+    enum dtype type;
+    uint32_t tensors;
+    uint64_t elements, file_bytes;
+};
+struct model_info {
+    const char *arch;             /* "llama" */
+    const char *format;           /* "gguf" or "safetensors" */
+    char name[128];
+    uint64_t parameters, file_bytes, weight_bytes; /* weight_bytes: prepared, on the device */
+    uint64_t read_bytes_per_token; /* weights one decode step reads */
+    uint32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
+    uint32_t context_train, context; /* the model's, and the configured */
+    struct hash128 content;
+    struct model_type_count types[DTYPE_COUNT];
+    uint32_t type_count;
+    uint64_t step_bytes;          /* driver buffers + backend reserve */
+    uint64_t operations_per_token; /* of the matmuls: 2 per weight */
+};
+const struct model_info *model_info(const struct model *m);
+const struct gguf *model_gguf(const struct model *m); /* the open files, for tokenizer and template; NULL if the other kind */
+struct hfdir *model_hfdir(const struct model *m);
+
+/* The state this model needs, one entry a layer. */
+const struct kv_layer_spec *model_kv_layers(const struct model *m, uint32_t *count);
+
+/* Is the file runnable here, what would it need: everything but the weights (info verb).  Prepares nothing. */
+int model_inspect(const char *path, struct device *device, const struct model_options *opt, struct model **out, struct err *err);
+
+/* ---- one step ---- */
+
+enum span_rows { SPAN_ROWS_NONE, SPAN_ROWS_SAMPLE, SPAN_ROWS_LOGITS };
+
+/* A run of consecutive rows of one sequence.  Values not built are refused at submit by field name. */
+struct span {
+    struct kv_seq *seq;        /* room was taken with kv_extend */
+    uint32_t position;         /* of the first row; = covered + rows of earlier spans of this sequence in this step */
+    uint32_t row_count;
+    const uint32_t *ids;       /* [row_count], host */
+    uint32_t out_first;        /* rows [out_first, row_count) of the span go through the head; = row_count: none */
+    const struct sample_row *sample; /* one per out row: what to draw / score; NULL with SPAN_ROWS_LOGITS */
+    float *logits;             /* [out rows][vocab] host memory for raw logits, or NULL */
+};
+
+/* Enqueue the whole step (rows <= rows_max).  Results land in `results` (one per out row, in span order) when the event is done. */
+int model_forward(struct model *m, struct kv *kv, const struct span *spans, uint32_t span_count, struct sample_result *results,
+                  uint64_t *event, struct err *err);
+int model_wait(struct model *m, uint64_t event, struct err *err);
+
+/* The default sampling of the model's own files, in sample_params terms; false when it names none. */
+bool model_default_sampling(const struct model *m, struct sample_params *out);
+const uint32_t *model_eos_ids(const struct model *m, uint32_t *count); /* from generation_config / config; may be 0 */
+
+/* list of architectures, for README's table and messages */
+uint32_t model_arch_count(void);
+const char *model_arch_name(uint32_t i);
+
+#endif
