@@ -1,0 +1,196 @@
+/* rhapsode.h - the Rhapsode C library: open models, submit requests, poll events, measure, keep a store of models.
+ *
+ * Conventions: functions return 0 or a negative RH_ERR_X and fill `struct rh_error` when one is passed.  Text is UTF-8, pointer and
+ * length; strings the library returns are zero-terminated as well.  Structs passed in start as `= {0}`: zero means the default.
+ * Threads: a host and a model may be used from any thread; a request is submitted, polled and freed by one thread at a time, and
+ * rh_request_cancel may come from any thread. */
+#ifndef RHAPSODE_H
+#define RHAPSODE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RH_VERSION "0.1.0"
+
+struct rh_error {
+    int code;         /* 0 or RH_ERR_X */
+    char text[1024];  /* what, where, expected, got */
+};
+
+enum {
+    RH_ERR_NOMEM = -1, RH_ERR_IO = -2, RH_ERR_NOT_FOUND = -3, RH_ERR_FORMAT = -4, RH_ERR_UNSUPPORTED = -5, RH_ERR_ARGUMENT = -6,
+    RH_ERR_LIMIT = -7, RH_ERR_KV_FULL = -8, RH_ERR_CANCELLED = -9, RH_ERR_DEVICE = -10, RH_ERR_NET = -11, RH_ERR_TEMPLATE = -12,
+    RH_ERR_BUSY = -13, RH_ERR_INTERNAL = -14, RH_ERR_END = -15
+};
+
+struct rh_text { const char *p; size_t n; };
+
+/* ---- host: threads, devices and budgets, shared by every model opened under it ---- */
+
+struct rh_host;
+struct rh_host_options {
+    const char *backend;      /* NULL = "cpu"; "ref" = the slow reference */
+    const char *cpu_isa;      /* cap of the CPU level: "ref", "avx2", "avx512", "avx512vnni"; NULL = best */
+    uint32_t threads;         /* 0 = physical cores, the cgroup quota respected */
+    bool no_pin;              /* leave workers unpinned */
+    uint64_t state_bytes;     /* budget of sequence state; 0 = what the largest context of one sequence takes, within free memory */
+    const char *store_dir;    /* NULL = $RHAPSODE_HOME or ~/.local/share/rhapsode, given by the caller's environment reading */
+};
+int rh_host_open(const struct rh_host_options *opt, struct rh_host **out, struct rh_error *err);
+void rh_host_close(struct rh_host *h); /* every model of it must be closed */
+
+typedef void (*rh_log)(int level, const char *text, void *ctx); /* 0 error, 1 warning, 2 notice, 3 debug */
+void rh_log_set(rh_log sink, void *ctx, int level_max);
+
+/* ---- model ---- */
+
+struct rh_model;
+struct rh_model_options {
+    uint32_t context;         /* positions; 0 = the model's own */
+    const char *kv;           /* "K" or "K:V" of f32 f16 bf16 q8; NULL = f16 */
+    const char *chat_template;/* overrides the model's own; NULL */
+    uint32_t rows_max;        /* rows of a step; 0 = 512 */
+    bool inspect_only;        /* info without loading weights */
+    void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
+    void *progress_ctx;
+};
+/* `name`: a .gguf file (or the first of a split set), a Hugging Face directory, or a name in the store. */
+int rh_model_open(struct rh_host *h, const char *name, const struct rh_model_options *opt, struct rh_model **out, struct rh_error *err);
+void rh_model_close(struct rh_model *m); /* cancels and waits for its requests */
+
+/* Everything `rhapsode info` prints, as a JSON text; free with rh_free.  context: what a context of that many positions costs (0 = configured). */
+int rh_model_info_json(struct rh_model *m, uint32_t context, char **out, struct rh_error *err);
+
+struct rh_ids { uint32_t *ids; size_t n; };  /* free with rh_free(ids) */
+int rh_tokenize(struct rh_model *m, struct rh_text text, bool no_bos, bool no_parse_special, struct rh_ids *out, struct rh_error *err);
+int rh_detokenize(struct rh_model *m, const uint32_t *ids, size_t n, char **out, size_t *out_n, struct rh_error *err);
+/* Text of one id with errors in it escaped, for listings; free with rh_free. */
+int rh_token_text(struct rh_model *m, uint32_t id, char **out, size_t *out_n, struct rh_error *err);
+
+struct rh_chat {
+    struct rh_text messages_json;  /* [{"role": ..., "content": ...}, ...] */
+    struct rh_text tools_json;     /* [] or {NULL, 0} */
+    struct rh_text variables_json; /* {"enable_thinking": true} or {NULL, 0} */
+    bool no_generation_prompt;
+};
+struct rh_rendered {
+    char *text; size_t text_n;
+    size_t *boundaries; size_t boundary_count; /* byte offsets of stable turn ends */
+};
+int rh_render(struct rh_model *m, const struct rh_chat *chat, struct rh_rendered *out, struct rh_error *err);
+void rh_rendered_free(struct rh_rendered *r);
+
+/* ---- sampling ---- */
+
+struct rh_bias { uint32_t id; float bias; };
+struct rh_sampling { /* what the request uses; rh_sampling_default fills it with the model's own defaults */
+    float temperature, top_p, min_p, typical_p, top_n_sigma;
+    uint32_t top_k;
+    float xtc_probability, xtc_threshold;
+    float repetition_penalty, presence_penalty, frequency_penalty;
+    uint32_t penalty_window;      /* 0 = whole history */
+    uint32_t min_tokens;
+    const char *order;            /* "top_n_sigma,top_k,typical_p,top_p,min_p,xtc" or a permutation; NULL = this */
+    const struct rh_bias *biases; size_t bias_count;
+};
+void rh_sampling_default(struct rh_model *m, struct rh_sampling *out);
+
+/* ---- requests: asynchronous; enter by a queue, leave by one bounded ring of events each ---- */
+
+struct rh_request;
+struct rh_request_options {
+    /* exactly one input: */
+    struct rh_text prompt;          /* raw text, the model's BOS rule applied */
+    const uint32_t *ids; size_t id_count; /* taken as they are */
+    const struct rh_chat *chat;     /* the template applied */
+
+    int64_t max_tokens;             /* < 0: as far as context and memory allow; 0: the default (512 for raw text and ids, none for chat) */
+    bool ignore_eos;
+    const struct rh_sampling *sampling; /* NULL = the model's defaults */
+    bool seed_given; uint64_t seed;
+    uint32_t n;                     /* choices; 0 = 1 */
+    bool logprobs; uint32_t top_logprobs; /* top 0..128; asking for tops implies logprobs */
+    const struct rh_text *stop; size_t stop_count;   /* stop strings, at most 16 */
+    const uint32_t *stop_ids; size_t stop_id_count;
+    const char *session;            /* affinity; NULL */
+    const char *kv;                 /* refused unless equal to the model's */
+};
+/* Copies what it needs.  Preparation (template, tokenizing) happens on worker threads: its errors arrive as an event. */
+int rh_submit(struct rh_model *m, const struct rh_request_options *opt, struct rh_request **out, struct rh_error *err);
+void rh_request_cancel(struct rh_request *r); /* any thread, any state; honoured within one step */
+void rh_request_free(struct rh_request *r);   /* cancels first if still running */
+
+enum rh_event_kind {
+    RH_EVENT_PROMPT,  /* ids known: prompt_ids valid; before any text */
+    RH_EVENT_TEXT,    /* bytes (whole UTF-8 scalars, or raw bytes that can never complete), maybe empty; token fields valid */
+    RH_EVENT_DONE     /* last event of the choice */
+};
+enum rh_finish { RH_FINISH_STOP, RH_FINISH_LENGTH, RH_FINISH_CANCELLED, RH_FINISH_ERROR };
+
+struct rh_top { uint32_t id; float logprob; };
+struct rh_usage { uint32_t prompt_tokens, cached_tokens, completion_tokens; };
+struct rh_timings { double load_ms, queue_ms, prefill_ms, decode_ms, prefill_tokens_per_s, decode_tokens_per_s; };
+
+struct rh_event { /* pointers are valid until the next rh_poll of the request */
+    enum rh_event_kind kind;
+    uint32_t choice;
+    const char *text; size_t text_n;        /* TEXT */
+    bool has_token; uint32_t id; float logprob; const struct rh_top *tops; uint32_t top_count; /* TEXT; text of a token may come with a later one */
+    const uint32_t *prompt_ids; size_t prompt_count; /* PROMPT */
+    enum rh_finish finish;                   /* DONE */
+    const char *stop_string;                 /* DONE by a stop string, else NULL */
+    struct rh_usage usage; struct rh_timings timings; uint64_t seed; /* DONE */
+    struct rh_error error;                   /* DONE with RH_FINISH_ERROR */
+};
+/* Next event: 1 and *out filled; 0 on time-out; RH_ERR_END after the last DONE.  timeout_ms < 0 waits, 0 returns at once. */
+int rh_poll(struct rh_request *r, struct rh_event *out, int timeout_ms);
+
+/* ---- measure ---- */
+
+struct rh_score_options {
+    const uint32_t *ids; size_t id_count;  /* or */
+    struct rh_text text;                   /* cut into windows of the context, BOS once per window */
+    uint32_t top;                          /* best ids per position, 0..128 */
+    bool logits_last;
+    bool logits_all;                       /* raw logits of every position through on_logits (tests, KL) */
+    void (*on_logits)(void *ctx, size_t position, const float *logits, uint32_t vocab);
+    void *on_logits_ctx;
+    uint32_t window;                       /* 0 = context */
+};
+/* The JSON of `rhapsode score`; free with rh_free. */
+int rh_score_json(struct rh_model *m, const struct rh_score_options *opt, char **out, struct rh_error *err);
+
+struct rh_bench_options { uint32_t prompt, decode, repetitions, depth, sequences; };
+/* The JSON of `rhapsode bench`: prefill and decode tokens/s with the limits measured beside them; free with rh_free. */
+int rh_bench_json(struct rh_model *m, const struct rh_bench_options *opt, char **out, struct rh_error *err);
+
+/* ---- store ---- */
+
+struct rh_pull_progress { const char *file; uint64_t done_bytes, total_bytes; double bytes_per_s; };
+struct rh_pull_options {
+    const char *endpoint, *token;  /* hub address and bearer token; NULL = the public hub, none */
+    const char *revision;          /* NULL = "main" */
+    uint32_t connections;          /* parallel ranges; 0 = 4 */
+    void (*progress)(void *ctx, const struct rh_pull_progress *p);
+    void *progress_ctx;
+    const volatile int *cancelled; /* set != 0: stop, keep the resumable partial; RH_ERR_CANCELLED */
+};
+/* spec: ORG/REPO[:FILE]; a missing file picks the best GGUF or the whole safetensors directory.  *out_path (rh_free) = what to open. */
+int rh_store_pull(const char *store_dir, const char *spec, const struct rh_pull_options *opt, char **out_path, struct rh_error *err);
+/* Take a local file into the store under a name, with its SHA-256 checked when given (64 hex digits). */
+int rh_store_add(const char *store_dir, const char *name, const char *path, const char *sha256, struct rh_error *err);
+int rh_store_list_json(const char *store_dir, char **out, struct rh_error *err); /* [{name, path, bytes, complete, modified}] */
+int rh_store_remove(const char *store_dir, const char *name, struct rh_error *err);
+int rh_store_find(const char *store_dir, const char *name, char **out_path, struct rh_error *err);
+
+void rh_free(void *p);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
