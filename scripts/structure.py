@@ -1,0 +1,116 @@
+"""structure.py: the shape of the source tree, checked by counting.
+
+Dependencies point down only; files and functions stay under their ceilings; banned words and functions do not appear.
+Exceptions are in the lists below, each with a reason.
+"""
+import os
+import re
+import sys
+
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+# room -> the rooms it may include (besides itself and base)
+TEXT = {"format"}
+BELOW = {
+    "base": set(),
+    "format": set(),
+    "text": {"format"},
+    "tensor": {"format"},
+    "hub": set(),
+    "chat": set(),
+    "kv": {"tensor", "format"},
+    "backend_ref": {"tensor", "format"},
+    "backend_cpu": {"tensor", "format"},
+    "backend_trace": {"tensor", "format"},
+    "models": {"kv", "tensor", "format"},
+    "plan": {"models", "kv", "tensor", "format"},
+    "engine": {"plan", "models", "kv", "tensor", "format", "backend_ref", "backend_cpu"},
+    "front": {"engine", "plan", "models", "kv", "tensor", "format", "text", "chat", "hub", "backend_cpu"},
+    "cli": set(),
+}
+# engine reaches backends in its one list only; front reaches the CPU backend's limit probes only
+ONLY_IN = {("engine", "backend_ref"): {"backends.c"}, ("engine", "backend_cpu"): {"backends.c"}, ("front", "backend_cpu"): {"bench.c", "lib_bench.c"}}
+FILE_LINES, HEADER_LINES, FUNCTION_LINES = 1000, 250, 80
+EXCEPTIONS = {
+    # path (or path:function) : reason
+    "src/text/unicode_tables.c": "generated table",
+    "include/rhapsode.h": "the public header is one file",
+}
+BANNED = re.compile(r"(?<![\w.>])(strcpy|strcat|sprintf|gets|atoi|atol|atof|alloca|malloc|calloc|realloc|strtok)\s*\(")
+BANNED_ALLOWED = {"src/base/mem.c"}
+WORDS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|-march=native|-ffast-math|/work/")
+
+
+def sources():
+    for folder in ("src", "include", "tests", "bench", "examples", "scripts", "docs", "cmake"):
+        for path, _, names in os.walk(os.path.join(TOP, folder)):
+            for name in sorted(names):
+                yield os.path.relpath(os.path.join(path, name), TOP)
+
+
+def check_includes(path, text, bad):
+    room = path.split("/")[1]
+    if room not in BELOW:
+        bad.append(f"{path}: room '{room}' is not in the list of rooms")
+        return
+    for m in re.finditer(r'#include "([a-z_]+)/([\w.]+)"', text):
+        other = m[1]
+        if other in (room, "base"):
+            continue
+        if other not in BELOW[room]:
+            bad.append(f"{path}: '{room}' may not include '{other}/{m[2]}'")
+        only = ONLY_IN.get((room, other))
+        if only and os.path.basename(path) not in only:
+            bad.append(f"{path}: only {sorted(only)} of '{room}' may include '{other}/{m[2]}'")
+        if other.endswith("_int.h"):
+            bad.append(f"{path}: private header of another room")
+
+
+def check_sizes(path, lines, bad):
+    ceiling = HEADER_LINES if path.endswith(".h") else FILE_LINES
+    if len(lines) > ceiling and path not in EXCEPTIONS:
+        bad.append(f"{path}: {len(lines)} lines, at most {ceiling}")
+    start = None
+    for i, line in enumerate(lines):
+        if re.match(r"^[A-Za-z_][^;=]*\([^;]*$", line) and not line.startswith(("typedef", "#")):
+            start = i
+        elif re.match(r"^(static |const |extern )*[\w ]*(struct|enum|union|\w+)[^()]*=? *\{", line) or line.startswith("#define"):
+            start = None
+        elif line.startswith("}"):
+            if start is not None and i - start + 1 > FUNCTION_LINES:
+                name = re.search(r"(\w+)\s*\(", lines[start])[1]
+                if f"{path}:{name}" not in EXCEPTIONS:
+                    bad.append(f"{path}:{start + 1}: function {name} has {i - start + 1} lines, at most {FUNCTION_LINES}")
+            start = None
+
+
+def main():
+    bad, seen = [], 0
+    for path in sources():
+        if not path.endswith((".c", ".h", ".py", ".md", ".cmake", ".txt", ".sh")) and "." in os.path.basename(path):
+            continue
+        with open(os.path.join(TOP, path), errors="replace") as f:
+            text = f.read()
+        lines = text.split("\n")
+        seen += 1
+        if path != "scripts/structure.py" and not path.startswith("tests/data"):
+            for i, line in enumerate(lines):
+                if WORDS.search(line):
+                    bad.append(f"{path}:{i + 1}: {line.strip()[:100]}")
+        if not path.endswith((".c", ".h")):
+            continue
+        if path.startswith("src/"):
+            check_includes(path, text, bad)
+            if path not in BANNED_ALLOWED:
+                for i, line in enumerate(lines):
+                    if BANNED.search(line.split("//")[0]) and not line.lstrip().startswith("*"):
+                        bad.append(f"{path}:{i + 1}: banned function: {line.strip()[:80]}")
+        if path.startswith(("src/", "include/")):
+            check_sizes(path, lines, bad)
+    for line in bad:
+        print(line)
+    print(f"{seen - len({b.split(':')[0] for b in bad})} passed, {len({b.split(':')[0] for b in bad})} failed")
+    sys.exit(1 if bad else 0)
+
+
+main()
