@@ -1,0 +1,154 @@
+/* tensor/op.h - the ops of the wall: one parameter struct each, and the one list of them (backend.h says how ops run). */
+#ifndef RH_TENSOR_OP_H
+#define RH_TENSOR_OP_H
+
+#include "tensor/sample.h"
+#include "tensor/tensor.h"
+
+/* ---- op parameters.  x, y: [rows][...] f32.  "vec" = f32 vector in device memory. ---- */
+
+struct op_copy_in {  /* host -> device */
+    void *dst;
+    const void *src;
+    size_t size_bytes;
+};
+struct op_copy_out { /* device -> host */
+    void *dst;
+    const void *src;
+    size_t size_bytes;
+};
+struct op_copy {     /* device -> device; no overlap */
+    void *dst;
+    const void *src;
+    size_t size_bytes;
+};
+struct op_embed {    /* y[r] = scale * W[ids[r]] */
+    const struct weight *w;
+    const uint32_t *ids; /* device, [y.rows] */
+    struct tensor y;
+    float scale;
+};
+struct op_linear {   /* y = alpha * (W x + bias)  or  y += alpha * (W x + bias) */
+    const struct weight *w; /* [y.cols][x.cols] */
+    const float *bias;      /* vec [y.cols] or NULL */
+    struct tensor x, y;
+    float alpha;            /* 1 = exactly the product */
+    bool add;
+};
+struct op_norm {     /* per group g of `dim` columns: y = (x r) w, r = 1 / sqrt(mean(x^2) + eps); add: y += scale * that */
+    struct tensor x, y;     /* cols = groups * dim; y may be x when add is false */
+    uint32_t dim;
+    const float *w;         /* vec [dim] */
+    float eps;
+    bool add;
+    float scale;            /* used with add; 1 = exactly the sum */
+};
+struct op_rope_table { /* table[r][i] = cos, sin of f32(pos) * inv_freq[i], times mscale */
+    const uint32_t *pos;    /* device, [table.rows] */
+    const float *inv_freq;  /* vec [n] */
+    uint32_t n;             /* pairs = rot / 2 */
+    float mscale;
+    struct tensor table;    /* [rows][2 n]: cos x n, then sin x n */
+};
+struct op_rope {     /* in place, every head of a row; elements past 2 n are left alone */
+    struct tensor x;        /* cols = n_heads * head_dim */
+    uint32_t n_heads, head_dim;
+    struct tensor table;
+    enum rope_pairing pairing;
+};
+struct op_kv_write { /* encode and store rows' K and V at their positions */
+    struct tensor k, v;     /* [rows][n_kv_heads * d] */
+    const struct kv_layer *layer;
+    const struct kv_span *spans;
+    uint32_t span_count;
+    const uint32_t *tables; /* page ids */
+};
+struct op_attention { /* y[r][h] = softmax(scale q k) v over the positions r may see, read from the pages */
+    struct tensor q, y;     /* cols = n_heads * d_k / n_heads * d_v */
+    uint32_t n_heads;       /* multiple of layer->n_kv_heads; head h reads kv head h / (n_heads / n_kv_heads) */
+    const struct kv_layer *layer;
+    const struct kv_span *spans;
+    uint32_t span_count;
+    const uint32_t *tables;
+    float scale;
+    float softcap;          /* 0 off: s = cap tanh(scale s / cap) */
+    uint32_t window;        /* 0 = all; else row at p sees positions p - window + 1 .. p */
+};
+struct op_gated {    /* y = act(gate) * up */
+    struct tensor gate, up, y;
+    enum act act;
+};
+struct op_add {      /* y = y * y_scale + x * x_scale (one rounding each, product first) */
+    struct tensor x, y;
+    float x_scale, y_scale;
+};
+struct op_softcap {  /* y = cap * tanh(x / cap), in place */
+    struct tensor x;
+    float cap;
+};
+struct op_gather {   /* y[i] = x[rows[i]] */
+    struct tensor x, y;
+    const uint32_t *rows;   /* device, [y.rows] */
+};
+struct op_sample_rows { /* one entry per row of logits */
+    struct tensor logits;   /* overwritten */
+    const struct sample_row *rows;  /* host or device-visible */
+    struct sample_result *results;  /* host-visible after the event */
+    uint32_t vocab;                 /* ids at and past it are never drawn (cols may be padded) */
+};
+
+/* fusions: the same values as their composition, bit for bit */
+struct op_norm_linear { /* y_i = W_i norm(x) + bias_i, i < n */
+    struct tensor x;
+    const float *norm_w;    /* vec [x.cols] */
+    float eps;
+    uint32_t n;
+    const struct weight *w[NORM_INPUT_MAX];
+    const float *bias[NORM_INPUT_MAX];
+    struct tensor y[NORM_INPUT_MAX];
+    struct tensor scratch;  /* [rows][x.cols], for the composition */
+};
+struct op_norm_gated { /* y = act(Wg norm(x)) * (Wu norm(x)) */
+    struct tensor x;
+    const float *norm_w;
+    float eps;
+    const struct weight *gate, *up;
+    enum act act;
+    struct tensor y;
+    struct tensor scratch, scratch_gate, scratch_up; /* for the composition */
+};
+struct op_attn_prepare { /* q, k: optional per-head norm, then rope; k, v stored: everything between QKV and attention */
+    struct tensor q, k, v;
+    uint32_t n_heads, head_dim;
+    const float *q_norm, *k_norm; /* vec [head_dim] or NULL */
+    float eps;
+    struct tensor table;          /* rows == 0: no rope in this layer */
+    enum rope_pairing pairing;
+    const struct kv_layer *layer;
+    const struct kv_span *spans;
+    uint32_t span_count;
+    const uint32_t *tables;
+};
+
+/* The list.  REQUIRED ops must be there; OPTIONAL ones may be NULL: ops.c then composes them. */
+#define BACKEND_OPS(REQUIRED, OPTIONAL) \
+    REQUIRED(copy_in)                   \
+    REQUIRED(copy_out)                  \
+    REQUIRED(copy)                      \
+    REQUIRED(embed)                     \
+    REQUIRED(linear)                    \
+    REQUIRED(norm)                      \
+    REQUIRED(rope_table)                \
+    REQUIRED(rope)                      \
+    REQUIRED(kv_write)                  \
+    REQUIRED(attention)                 \
+    REQUIRED(gated)                     \
+    REQUIRED(add)                       \
+    REQUIRED(softcap)                   \
+    REQUIRED(gather)                    \
+    REQUIRED(sample_rows)               \
+    OPTIONAL(norm_linear)               \
+    OPTIONAL(norm_gated)                \
+    OPTIONAL(attn_prepare)
+
+#endif
