@@ -1,0 +1,217 @@
+/* base/math.c - see math.h.  The order of every operation is the definition; docs/arithmetic.md lists it, tests/unit/base_math.c pins
+ * the bits.  The vector forms in src/backend_cpu repeat these sequences operation by operation and must change together with them.
+ *
+ * f32 functions use fma (fmaf is exact on every machine); f64 functions use none, so that no machine needs one for them.
+ * Invariants: 1. No libm but fmaf.  2. Rounding to an integer is an addition and a subtraction of 1.5 * 2^23 (2^52), exact for the
+ *             argument ranges that occur.  3. NaN in gives NaN out.  (fmaf of libm is no approximation: IEEE defines it.)
+ * tanh and erf constants: tests/fixtures/math_constants.py. */
+#include "base/math.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* declared here and not from <math.h>, so that nothing else of libm can slip in */
+extern float fmaf(float x, float y, float z);
+
+static const float LOG2E = 1.44269504f;
+
+static uint32_t bits_of(float f)
+{
+    union { float f; uint32_t u; } v = {f};
+    return v.u;
+}
+
+static float of_bits(uint32_t u)
+{
+    union { uint32_t u; float f; } v = {u};
+    return v.f;
+}
+
+static uint64_t bits_of_d(double f)
+{
+    union { double f; uint64_t u; } v = {f};
+    return v.u;
+}
+
+static double of_bits_d(uint64_t u)
+{
+    union { uint64_t u; double f; } v = {u};
+    return v.f;
+}
+
+/* Round to nearest even, |t| < 2^22. */
+static float round_f(float t)
+{
+    return (t + 0x1.8p23f) - 0x1.8p23f;
+}
+
+static double round_d(double t)
+{
+    return (t + 0x1.8p52) - 0x1.8p52;
+}
+
+/* 2^r * 2^n for |r| <= 1/2: the polynomial, then n added to the exponent.  A NaN r comes with any n: the sum stays a NaN only
+ * because the callers give n = 0 then. */
+static float exp2_poly(float r, int32_t n)
+{
+    float p = 0.0001534581242594868f;
+    p = fmaf(p, r, 0.0013399930903688073f);
+    p = fmaf(p, r, 0.009618489071726799f);
+    p = fmaf(p, r, 0.05550328642129898f);
+    p = fmaf(p, r, 0.24022646248340607f);
+    p = fmaf(p, r, 0.6931471824645996f);
+    p = fmaf(p, r, 1.0f);
+    return of_bits(bits_of(p) + ((uint32_t)n << 23));
+}
+
+float math_exp2f(float t)
+{
+    if (t < -125.0f)
+        return 0.0f;
+    if (t != t)
+        return t;
+    t = t > 127.0f ? 127.0f : t;
+    float n = round_f(t);
+    return exp2_poly(t - n, (int32_t)n);
+}
+
+float math_expf(float x)
+{
+    if (x < -86.0f)
+        return 0.0f;
+    if (x != x)
+        return x;
+    x = x > 88.0f ? 88.0f : x;
+    float n = round_f(x * LOG2E);
+    float r = fmaf(n, -0.693359375f, x);
+    r = fmaf(n, 2.12194440e-4f, r);
+    return exp2_poly(r * LOG2E, (int32_t)n);
+}
+
+float math_logf(float x)
+{
+    /* x = m 2^e with m in [sqrt(1/2), sqrt(2)): subtracting the bits of sqrt(1/2) puts the border where the exponent turns */
+    uint32_t shifted = bits_of(x) - 0x3f3504f3u;
+    float e = (float)((int32_t)shifted >> 23);
+    float f = of_bits((shifted & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
+    float p = -0.07644994556903839f;
+    p = fmaf(p, f, 0.12921948730945587f);
+    p = fmaf(p, f, -0.1324271857738495f);
+    p = fmaf(p, f, 0.14179255068302155f);
+    p = fmaf(p, f, -0.16608795523643494f);
+    p = fmaf(p, f, 0.20002087950706482f);
+    p = fmaf(p, f, -0.2500159740447998f);
+    p = fmaf(p, f, 0.33333325386047363f);
+    p = fmaf(p, f, -0.49999988079071045f);
+    float y = fmaf(f * f, p, e * -2.12194440e-4f);
+    y = y + f;
+    return fmaf(e, 0.693359375f, y);
+}
+
+float math_tanhf(float x)
+{
+    float a = of_bits(bits_of(x) & 0x7fffffffu);
+    float y;
+    if (a < 0.625f) {
+        float s = a * a;
+        float p = -0.005716202781f;
+        p = fmaf(p, s, 0.02064970881f);
+        p = fmaf(p, s, -0.05374317244f);
+        p = fmaf(p, s, 0.1333148628f);
+        p = fmaf(p, s, -0.3333328366f);
+        y = fmaf(a * s, p, a);
+    } else {
+        y = 1.0f - 2.0f / (math_expf(a + a) + 1.0f);
+    }
+    return of_bits(bits_of(y) | (bits_of(x) & 0x80000000u));
+}
+
+float math_erff(float x)
+{
+    float a = of_bits(bits_of(x) & 0x7fffffffu);
+    float y;
+    if (a < 0.921875f) {
+        float s = a * a;
+        float p = 7.962679229e-05f;
+        p = fmaf(p, s, -0.0008042697445f);
+        p = fmaf(p, s, 0.005191889126f);
+        p = fmaf(p, s, -0.02685557865f);
+        p = fmaf(p, s, 0.1128362417f);
+        p = fmaf(p, s, -0.3761262894f);
+        p = fmaf(p, s, 0.1283791661f);
+        y = fmaf(a, p, a);
+    } else {
+        a = a > 4.0f ? 4.0f : a; /* erf(4) rounds to 1 */
+        float p = -1.158939722e-05f;
+        p = fmaf(p, a, 0.0003263242834f);
+        p = fmaf(p, a, -0.003656496294f);
+        p = fmaf(p, a, 0.02379113249f);
+        p = fmaf(p, a, -0.1062698737f);
+        p = fmaf(p, a, -0.6351318359f);
+        p = fmaf(p, a, -1.128653169f);
+        y = 1.0f - math_expf(p * a);
+    }
+    return of_bits(bits_of(y) | (bits_of(x) & 0x80000000u));
+}
+
+/* ---- f64, no fma: tables of rope and frequencies, not hot ---- */
+
+static const double LN2_HIGH = 0x1.62e42fee00000p-1; /* 32 bits: exact times an exponent */
+static const double LN2_LOW = 0x1.a39ef35793c76p-33;
+
+double math_logd(double x)
+{
+    uint64_t shifted = bits_of_d(x) - 0x3fe6a09e667f3bcdu; /* sqrt(1/2) */
+    double e = (double)((int64_t)shifted >> 52);
+    double f = of_bits_d((shifted & 0x000fffffffffffffu) + 0x3fe6a09e667f3bcdu) - 1.0;
+    double s = f / (2.0 + f), z = s * s; /* log(1 + f) = 2 (s + s^3 / 3 + s^5 / 5 + ..) */
+    double p = 1.0 / 23.0;
+    for (int k = 21; k >= 3; k -= 2)
+        p = p * z + 1.0 / k;
+    double y = 2.0 * s + (2.0 * s) * z * p;
+    return e * LN2_HIGH + (y + e * LN2_LOW);
+}
+
+double math_expd(double x)
+{
+    if (x != x)
+        return x;
+    if (x < -708.0)
+        return 0.0;
+    x = x > 709.0 ? 709.0 : x;
+    double n = round_d(x * 1.4426950408889634);
+    double r = (x - n * LN2_HIGH) - n * LN2_LOW;
+    double p = 1.0;
+    for (int k = 14; k >= 1; k--) /* Taylor, |r| < 0.35 */
+        p = 1.0 + p * r / k;
+    return of_bits_d(bits_of_d(p) + ((uint64_t)(int64_t)n << 52));
+}
+
+double math_powd(double base, double exponent)
+{
+    return math_expd(exponent * math_logd(base));
+}
+
+void math_sincosd(double x, double *sin_out, double *cos_out)
+{
+    /* pi / 2 in three parts; the first two have 23 bits, so n times them is exact for |n| < 2^30 */
+    double n = round_d(x * 0.6366197723675814);
+    double r = x - n * 0x1.921fb40000000p+0;
+    r = r - n * 0x1.4442d00000000p-24;
+    r = r - n * 0x1.8469898cc5170p-48;
+    double z = r * r;
+    /* Taylor to r^17 and r^18, |r| < 0.79 */
+    double s = 1.0 / (16.0 * 17.0), c = 1.0 / (17.0 * 18.0);
+    for (int k = 14; k >= 2; k -= 2) {
+        s = (1.0 - s * z) / (double)(k * (k + 1));
+        c = (1.0 - c * z) / (double)(k * (k + 1) + 2 * (k + 1));
+    }
+    s = r - r * (z * s);
+    c = 1.0 - 0.5 * z * (1.0 - c * z);
+    switch ((int64_t)n & 3) {
+    case 0: *sin_out = s, *cos_out = c; return;
+    case 1: *sin_out = c, *cos_out = -s; return;
+    case 2: *sin_out = -s, *cos_out = -c; return;
+    default: *sin_out = -c, *cos_out = s; return;
+    }
+}
