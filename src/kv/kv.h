@@ -3,7 +3,8 @@
  * Owns:       every byte of sequence state on one device.  Callers hold sequences and page ids, never pointers.
  * Thread:     engine thread only.
  * Invariants: 1. refcount(page) == number of page-table entries that name it.
- *             2. A page named more than once is never written: kv_extend copies it first (only its used positions).
+ *             2. A page named more than once is never written: kv_extend copies it first (whole; what lies past the used positions
+ *                of a page is never read).
  *             3. free + live == total, after every call (kv_check asserts all of this in debug builds and tests).
  *             4. A sequence's `covered` ids are exactly those whose state is stored.
  * Shape:      layers with the same policy form a group with its own page table per sequence.  Policies now: KV_FULL keeps every page;
@@ -36,6 +37,7 @@ struct kv_config {
     uint32_t rewind_slack;  /* positions a window group keeps behind its window */
     uint64_t budget_bytes;  /* of slabs */
     uint32_t context_max;   /* positions a sequence may reach */
+    uint32_t rows_max;      /* rows a step may add to one sequence before its commit; 0 = 512 (only for the sizes of window groups) */
 };
 
 int kv_open(const struct kv_config *cfg, struct kv **out, struct err *err);
@@ -56,7 +58,8 @@ void kv_seq_free(struct kv *kv, struct kv_seq *s);
 /* A second sequence with the first `positions` of `from` (pages shared by reference). */
 int kv_seq_fork(struct kv *kv, const struct kv_seq *from, uint32_t positions, struct kv_seq **out, struct err *err);
 
-/* Room for rows [covered, covered + count): pages taken, shared last page copied.  All or nothing: ERR_KV_FULL changes nothing. */
+/* Room for rows [covered, covered + count): pages taken, shared last page copied.  All or nothing: ERR_KV_FULL changes nothing.
+ * Room never shrinks here, so a step in flight keeps its own. */
 int kv_extend(struct kv *kv, struct kv_seq *s, uint32_t count, struct err *err);
 /* The step that wrote rows up to here was committed: `ids` are now covered. */
 int kv_commit(struct kv *kv, struct kv_seq *s, const uint32_t *ids, uint32_t count, struct err *err);

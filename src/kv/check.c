@@ -1,0 +1,120 @@
+/* kv/check.c - walk everything and compare with the counts.  For tests and debug builds: takes host memory of its own. */
+#include "kv/kv_int.h"
+
+#include "base/mem.h"
+
+static int check_table(const struct kv *kv, const struct kv_seq *s, uint32_t group, uint32_t *named, struct err *err)
+{
+    const struct kv_table *t = &s->tables[group];
+    if (t->len != kv_pages_for(s->room) || t->first > t->len || t->len > t->cap) {
+        return err_set(err, ERR_INTERNAL, "kv: group %u: table of %u pages (%u released, room for %u), %u rows", group, t->len,
+                       t->first, t->cap, s->room);
+    }
+    for (uint32_t i = 0; i < t->len; i++) {
+        uint32_t page = t->pages[i];
+        if ((page == 0) != (i < t->first) || page >= kv->groups[group].capacity) {
+            return err_set(err, ERR_INTERNAL, "kv: group %u: page %u of a table is %u, %u are released", group, i, page, t->first);
+        }
+        named[page] += page != 0;
+    }
+    return 0;
+}
+
+static int check_group(const struct kv *kv, uint32_t group, uint64_t *chunks, struct err *err)
+{
+    const struct kv_group *g = &kv->groups[group];
+    uint32_t *named = mem_try_zero(g->capacity, sizeof *named);
+    if (named == NULL) {
+        return err_nomem(err, "state check", g->capacity * sizeof *named);
+    }
+    int rc = 0;
+    uint32_t live = 0;
+    for (const struct kv_seq *s = kv->seqs; s != NULL && rc == 0; s = s->next) {
+        rc = check_table(kv, s, group, named, err);
+    }
+    for (uint32_t id = 1; id < g->capacity && rc == 0; id++) {
+        if (named[id] != g->refs[id]) {
+            rc = err_set(err, ERR_INTERNAL, "kv: group %u: page %u counts %u, tables name it %u times", group, id, g->refs[id],
+                         named[id]);
+        }
+        live += g->refs[id] != 0;
+        for (uint32_t c = 0; c < g->layout->chunk_count && rc == 0; c++) {
+            if ((g->host[c][id] != NULL) != (g->refs[id] != 0)) {
+                rc = err_set(err, ERR_INTERNAL, "kv: group %u: page %u has %u names and chunk %u at %p", group, id, g->refs[id], c,
+                             (void *)g->host[c][id]);
+            }
+            chunks[kv->layout.chunk_pool[g->layout->chunk_first + c]] += g->refs[id] != 0;
+        }
+    }
+    if (rc == 0 && live + g->free_count + 1 != g->capacity) {
+        rc = err_set(err, ERR_INTERNAL, "kv: group %u: %u live + %u free pages of %u", group, live, g->free_count, g->capacity - 1);
+    }
+    mem_free(named);
+    return rc;
+}
+
+static uint32_t slab_popcount(const struct kv_slab *s)
+{
+    uint32_t n = 0;
+    for (uint32_t w = 0; w < KV_SLAB_CHUNKS_MAX / 64; w++) {
+        n += (uint32_t)__builtin_popcountll(s->taken[w]);
+    }
+    return n;
+}
+
+static int check_slabs(const struct kv *kv, const uint64_t *chunks, struct err *err)
+{
+    uint32_t free_slabs = 0;
+    for (uint32_t p = 0; p < kv->layout.pool_count; p++) {
+        uint64_t used = 0, open = 0, listed = 0;
+        for (uint32_t i = 0; i < kv->slab_count; i++) {
+            const struct kv_slab *s = &kv->slabs[i];
+            if (s->pool == p) {
+                used += s->used;
+                open += s->used < kv->layout.pools[p].per_slab;
+            }
+        }
+        for (uint32_t i = kv->layout.pools[p].open_head; i != KV_NONE && listed <= kv->slab_count; i = kv->slabs[i].next) {
+            listed++;
+        }
+        if (used != chunks[p] || open != listed) {
+            return err_set(err, ERR_INTERNAL, "kv: pool %u: slabs count %llu chunks, pages %llu; %llu open slabs, %llu listed", p,
+                           (unsigned long long)used, (unsigned long long)chunks[p], (unsigned long long)open,
+                           (unsigned long long)listed);
+        }
+    }
+    for (uint32_t i = 0; i < kv->slab_count; i++) {
+        const struct kv_slab *s = &kv->slabs[i];
+        if (slab_popcount(s) != s->used || (s->pool == KV_NONE) != (s->used == 0)) {
+            return err_set(err, ERR_INTERNAL, "kv: slab %u: counts %u chunks, %u taken, pool %u", i, s->used, slab_popcount(s),
+                           s->pool);
+        }
+        free_slabs += s->pool == KV_NONE;
+    }
+    if (free_slabs != kv->slabs_free) {
+        return err_set(err, ERR_INTERNAL, "kv: %u free slabs, counted %u", kv->slabs_free, free_slabs);
+    }
+    return 0;
+}
+
+int kv_check(const struct kv *kv, struct err *err)
+{
+    uint64_t *chunks = mem_try_zero(kv->layout.pool_count, sizeof *chunks);
+    if (chunks == NULL) {
+        return err_nomem(err, "state check", kv->layout.pool_count * sizeof *chunks);
+    }
+    int rc = 0;
+    for (uint32_t g = 0; g < kv->layout.group_count && rc == 0; g++) {
+        rc = check_group(kv, g, chunks, err);
+    }
+    for (const struct kv_seq *s = kv->seqs; s != NULL && rc == 0; s = s->next) {
+        if (s->covered > s->room || s->covered > s->ids_cap) {
+            rc = err_set(err, ERR_INTERNAL, "kv: sequence covers %u of %u rows, ids for %u", s->covered, s->room, s->ids_cap);
+        }
+    }
+    if (rc == 0) {
+        rc = check_slabs(kv, chunks, err);
+    }
+    mem_free(chunks);
+    return rc;
+}

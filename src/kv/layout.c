@@ -1,0 +1,224 @@
+/* kv/layout.c - from layers to groups, chunks and pools; sizes before anything is allocated.
+ *
+ * Layers with the same policy (and window) form a group.  A group's page is cut into chunks of n consecutive layers each; n is the
+ * one that wastes least of the slabs, the largest among equals within 1 %. */
+#include "kv/kv_int.h"
+
+#include "base/mem.h"
+
+static uint32_t round_up(uint32_t n, uint32_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static uint32_t chunk_round(uint64_t bytes)
+{
+    uint32_t least = KV_SLAB / KV_SLAB_CHUNKS_MAX;
+    return bytes < least ? least : round_up((uint32_t)bytes, 64);
+}
+
+/* Bytes of the layer in one page. */
+static int layer_measure(struct kv_layer_layout *l, const struct kv_layer_spec *spec, uint32_t index, struct err *err)
+{
+    uint32_t k = kv_format_k_bytes(spec->k_format, spec->d_k), v = kv_format_v_bytes(spec->v_format, spec->d_v);
+    if (k == 0 || v == 0) {
+        return err_set(err, ERR_UNSUPPORTED, "layer %u: KV format %s:%s cannot hold head dims %u and %u", index,
+                       kv_format_name(spec->k_format), kv_format_name(spec->v_format), spec->d_k, spec->d_v);
+    }
+    if (spec->n_kv_heads == 0 || (spec->policy == KV_WINDOW && spec->window == 0)) {
+        return err_set(err, ERR_ARGUMENT, "layer %u: %u KV heads, window %u", index, spec->n_kv_heads, spec->window);
+    }
+    uint64_t head = (uint64_t)round_up(k, 64) + round_up(v, 64);
+    uint64_t bytes = head * spec->n_kv_heads;
+    if (bytes > KV_SLAB) {
+        return err_set(err, ERR_UNSUPPORTED, "layer %u: %u positions of its state take %llu bytes, at most %u fit", index,
+                       (unsigned)KV_PAGE, (unsigned long long)bytes, (unsigned)KV_SLAB);
+    }
+    l->head_bytes = (uint32_t)head;
+    l->bytes = (uint32_t)bytes;
+    return 0;
+}
+
+static uint32_t group_find(struct kv_layout *lay, const struct kv_layer_spec *spec)
+{
+    uint32_t window = spec->policy == KV_WINDOW ? spec->window : 0;
+    for (uint32_t g = 0; g < lay->group_count; g++) {
+        if (lay->groups[g].policy == spec->policy && lay->groups[g].window == window) {
+            return g;
+        }
+    }
+    lay->groups[lay->group_count] = (struct kv_group_layout){.policy = spec->policy, .window = window};
+    return lay->group_count++;
+}
+
+/* Slab bytes one page of the group takes when chunks hold n layers each; 0 when a chunk would not fit. */
+static uint64_t cut_cost(const struct kv_layout *lay, uint32_t group, uint32_t n)
+{
+    uint64_t cost = 0, bytes = 0;
+    uint32_t held = 0, left = lay->groups[group].layer_count;
+    for (uint32_t i = 0; i < lay->layer_count; i++) {
+        if (lay->layers[i].group != group) {
+            continue;
+        }
+        bytes += lay->layers[i].bytes;
+        held++, left--;
+        if (bytes > KV_SLAB) {
+            return 0;
+        }
+        if (held == n || left == 0) {
+            cost += KV_SLAB / (KV_SLAB / chunk_round(bytes));
+            held = 0, bytes = 0;
+        }
+    }
+    return cost;
+}
+
+static uint32_t cut_choose(const struct kv_layout *lay, uint32_t group)
+{
+    uint64_t least = UINT64_MAX;
+    uint32_t best = 1;
+    for (uint32_t n = 1; n <= lay->groups[group].layer_count; n++) {
+        uint64_t cost = cut_cost(lay, group, n);
+        if (cost != 0 && cost < least) {
+            least = cost;
+        }
+    }
+    for (uint32_t n = 1; n <= lay->groups[group].layer_count; n++) {
+        uint64_t cost = cut_cost(lay, group, n);
+        if (cost != 0 && cost <= least + least / 100) {
+            best = n;
+        }
+    }
+    return best;
+}
+
+static uint32_t pool_find(struct kv_layout *lay, uint32_t chunk_bytes)
+{
+    for (uint32_t p = 0; p < lay->pool_count; p++) {
+        if (lay->pools[p].chunk_bytes == chunk_bytes) {
+            return p;
+        }
+    }
+    lay->pools[lay->pool_count] = (struct kv_pool){chunk_bytes, KV_SLAB / chunk_bytes, KV_NONE};
+    return lay->pool_count++;
+}
+
+static void group_cut(struct kv_layout *lay, uint32_t group, uint32_t *chunks_total)
+{
+    struct kv_group_layout *g = &lay->groups[group];
+    uint32_t n = cut_choose(lay, group), held = 0, left = g->layer_count, bytes = 0;
+    g->chunk_first = *chunks_total;
+    for (uint32_t i = 0; i < lay->layer_count; i++) {
+        struct kv_layer_layout *l = &lay->layers[i];
+        if (l->group != group) {
+            continue;
+        }
+        l->chunk = g->chunk_count;
+        l->offset = bytes;
+        bytes += l->bytes;
+        held++, left--;
+        if (held == n || left == 0) {
+            lay->chunk_pool[(*chunks_total)++] = pool_find(lay, chunk_round(bytes));
+            g->chunk_count++;
+            held = 0, bytes = 0;
+        }
+    }
+}
+
+int kv_layout_build(struct kv_layout *lay, const struct kv_layer_spec *layers, uint32_t count, struct err *err)
+{
+    *lay = (struct kv_layout){.layer_count = count};
+    if (count == 0) {
+        return err_set(err, ERR_ARGUMENT, "no layers with state");
+    }
+    lay->layers = mem_try_zero(count, sizeof *lay->layers);
+    lay->groups = mem_try_zero(count, sizeof *lay->groups);
+    lay->pools = mem_try_zero(count, sizeof *lay->pools);
+    lay->chunk_pool = mem_try_zero(count, sizeof *lay->chunk_pool);
+    int rc = 0;
+    if (lay->layers == NULL || lay->groups == NULL || lay->pools == NULL || lay->chunk_pool == NULL) {
+        rc = err_nomem(err, "state layout", count * sizeof *lay->layers);
+        goto out;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        rc = layer_measure(&lay->layers[i], &layers[i], i, err);
+        if (rc != 0) {
+            goto out;
+        }
+        lay->layers[i].group = group_find(lay, &layers[i]);
+        lay->groups[lay->layers[i].group].layer_count++;
+    }
+    uint32_t chunks_total = 0;
+    for (uint32_t g = 0; g < lay->group_count; g++) {
+        group_cut(lay, g, &chunks_total);
+    }
+out:
+    if (rc != 0) {
+        kv_layout_free(lay);
+    }
+    return rc;
+}
+
+void kv_layout_free(struct kv_layout *lay)
+{
+    mem_free(lay->layers);
+    mem_free(lay->groups);
+    mem_free(lay->pools);
+    mem_free(lay->chunk_pool);
+    *lay = (struct kv_layout){0};
+}
+
+uint32_t kv_layout_pages(const struct kv_group_layout *g, uint32_t positions, uint32_t slack, uint32_t rows_max)
+{
+    uint32_t all = kv_pages_for(positions);
+    if (g->policy == KV_FULL) {
+        return all;
+    }
+    /* from covered - slack - window + 1 to covered + rows_max - 1, wherever that run starts in its page */
+    uint64_t run = (uint64_t)g->window + slack + rows_max - 1;
+    uint64_t most = (run + KV_PAGE - 2) / KV_PAGE + 1;
+    return most < all ? (uint32_t)most : all;
+}
+
+uint64_t kv_layout_page_bytes(const struct kv_layout *lay, uint32_t group)
+{
+    const struct kv_group_layout *g = &lay->groups[group];
+    uint64_t bytes = 0;
+    for (uint32_t c = 0; c < g->chunk_count; c++) {
+        bytes += KV_SLAB / lay->pools[lay->chunk_pool[g->chunk_first + c]].per_slab;
+    }
+    return bytes;
+}
+
+/* Whole slabs of one sequence of that length when nothing else lives. */
+static uint64_t layout_bytes_for(const struct kv_layout *lay, uint32_t positions, uint32_t slack, uint32_t rows_max)
+{
+    uint64_t slabs = 0;
+    for (uint32_t p = 0; p < lay->pool_count; p++) {
+        uint64_t chunks = 0;
+        for (uint32_t g = 0; g < lay->group_count; g++) {
+            uint32_t pages = kv_layout_pages(&lay->groups[g], positions, slack, rows_max);
+            for (uint32_t c = 0; c < lay->groups[g].chunk_count; c++) {
+                chunks += lay->chunk_pool[lay->groups[g].chunk_first + c] == p ? pages : 0;
+            }
+        }
+        slabs += (chunks + lay->pools[p].per_slab - 1) / lay->pools[p].per_slab;
+    }
+    return slabs * KV_SLAB;
+}
+
+uint64_t kv_bytes_for(const struct kv *kv, uint32_t positions)
+{
+    return layout_bytes_for(&kv->layout, positions, kv->rewind_slack, kv->rows_max);
+}
+
+uint64_t kv_plan_bytes(const struct kv_config *cfg, uint32_t positions)
+{
+    struct kv_layout lay;
+    if (kv_layout_build(&lay, cfg->layers, cfg->layer_count, NULL) != 0) {
+        return UINT64_MAX;
+    }
+    uint64_t bytes = layout_bytes_for(&lay, positions, cfg->rewind_slack, cfg->rows_max ? cfg->rows_max : 512);
+    kv_layout_free(&lay);
+    return bytes;
+}

@@ -1,0 +1,267 @@
+/* kv/pages.c - page ids of each group: reference counts, chunks, and the pointer tables the device reads; kv_open and kv_close.
+ *
+ * Invariants: 1. refs[id] > 0 exactly when every chunk pointer of the id is set.
+ *             2. A device table keeps its address for the life of the kv.
+ *             3. A pointer is enqueued to the device before any op that names its page. */
+#include "kv/kv_int.h"
+
+#include "base/mem.h"
+
+#include <assert.h>
+
+static int group_open(struct kv *kv, uint32_t index, struct err *err)
+{
+    struct kv_group *g = &kv->groups[index];
+    g->layout = &kv->layout.groups[index];
+    uint64_t most = (uint64_t)kv->slab_count * KV_SLAB / kv_layout_page_bytes(&kv->layout, index) + 1;
+    if (most >= KV_NONE) {
+        return err_set(err, ERR_LIMIT, "%llu pages of state", (unsigned long long)most);
+    }
+    g->capacity = (uint32_t)most;
+    uint32_t chunks = g->layout->chunk_count;
+    g->refs = mem_try_zero(g->capacity, sizeof *g->refs);
+    g->free_ids = mem_try_zero(g->capacity, sizeof *g->free_ids);
+    g->host = mem_try_zero(chunks, sizeof *g->host);
+    g->device = mem_try_zero(chunks, sizeof *g->device);
+    if (g->refs == NULL || g->free_ids == NULL || g->host == NULL || g->device == NULL) {
+        return err_nomem(err, "page table", g->capacity * sizeof *g->refs);
+    }
+    for (uint32_t c = 0; c < chunks; c++) {
+        g->host[c] = mem_try_zero(g->capacity, sizeof *g->host[c]);
+        if (g->host[c] == NULL) {
+            return err_nomem(err, "page table", g->capacity * sizeof *g->host[c]);
+        }
+        void *table = NULL;
+        int rc = kv->backend->buffer_new(kv->device, g->capacity * sizeof *g->host[c], &table, err);
+        if (rc != 0) {
+            return rc;
+        }
+        g->device[c] = table;
+    }
+    for (uint32_t id = g->capacity - 1; id > 0; id--) {
+        g->free_ids[g->free_count++] = id;
+    }
+    g->dirty_from = g->capacity;
+    return 0;
+}
+
+int kv_groups_open(struct kv *kv, struct err *err)
+{
+    for (uint32_t i = 0; i < kv->layout.group_count; i++) {
+        int rc = group_open(kv, i, err);
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    return 0;
+}
+
+void kv_groups_close(struct kv *kv)
+{
+    for (uint32_t i = 0; kv->groups != NULL && i < kv->layout.group_count; i++) {
+        struct kv_group *g = &kv->groups[i];
+        uint32_t chunks = g->layout ? g->layout->chunk_count : 0;
+        for (uint32_t c = 0; c < chunks; c++) {
+            if (g->device != NULL && g->device[c] != NULL) {
+                kv->backend->buffer_free(kv->device, g->device[c], g->capacity * sizeof *g->host[c]);
+            }
+            if (g->host != NULL) {
+                mem_free(g->host[c]);
+            }
+        }
+        mem_free(g->device);
+        mem_free(g->host);
+        mem_free(g->refs);
+        mem_free(g->free_ids);
+    }
+    mem_free(kv->groups);
+}
+
+static void page_release(struct kv *kv, struct kv_group *g, uint32_t page)
+{
+    for (uint32_t c = 0; c < g->layout->chunk_count; c++) {
+        if (g->host[c][page] != NULL) {
+            kv_chunk_give(kv, g->host[c][page]);
+            g->host[c][page] = NULL;
+        }
+    }
+    g->free_ids[g->free_count++] = page;
+}
+
+uint32_t kv_page_take(struct kv *kv, uint32_t group)
+{
+    struct kv_group *g = &kv->groups[group];
+    if (g->free_count == 0) {
+        return 0;
+    }
+    uint32_t page = g->free_ids[--g->free_count];
+    for (uint32_t c = 0; c < g->layout->chunk_count; c++) {
+        g->host[c][page] = kv_chunk_take(kv, kv->layout.chunk_pool[g->layout->chunk_first + c]);
+        if (g->host[c][page] == NULL) {
+            page_release(kv, g, page);
+            return 0;
+        }
+    }
+    g->refs[page] = 1;
+    g->dirty_from = page < g->dirty_from ? page : g->dirty_from;
+    g->dirty_to = page + 1 > g->dirty_to ? page + 1 : g->dirty_to;
+    return page;
+}
+
+void kv_page_hold(struct kv *kv, uint32_t group, uint32_t page)
+{
+    assert(kv->groups[group].refs[page] > 0);
+    kv->groups[group].refs[page]++;
+}
+
+void kv_page_drop(struct kv *kv, uint32_t group, uint32_t page)
+{
+    struct kv_group *g = &kv->groups[group];
+    assert(g->refs[page] > 0);
+    if (--g->refs[page] == 0) {
+        page_release(kv, g, page);
+    }
+}
+
+int kv_page_copy(struct kv *kv, uint32_t group, uint32_t from, uint32_t to, struct err *err)
+{
+    struct kv_group *g = &kv->groups[group];
+    for (uint32_t c = 0; c < g->layout->chunk_count; c++) {
+        struct op_copy op = {g->host[c][to], g->host[c][from],
+                             kv->layout.pools[kv->layout.chunk_pool[g->layout->chunk_first + c]].chunk_bytes};
+        int rc = op_copy(kv->device, &op, err);
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    return 0;
+}
+
+int kv_tables_publish(struct kv *kv, uint32_t group, struct err *err)
+{
+    struct kv_group *g = &kv->groups[group];
+    if (g->dirty_from >= g->dirty_to) {
+        return 0;
+    }
+    for (uint32_t c = 0; c < g->layout->chunk_count; c++) {
+        struct op_copy_in op = {g->device[c] + g->dirty_from, g->host[c] + g->dirty_from,
+                                (g->dirty_to - g->dirty_from) * sizeof *g->host[c]};
+        int rc = op_copy_in(kv->device, &op, err);
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    g->dirty_from = g->capacity;
+    g->dirty_to = 0;
+    return 0;
+}
+
+static int views_make(struct kv *kv, const struct kv_layer_spec *specs, struct err *err)
+{
+    kv->views = mem_try_zero(kv->layout.layer_count, sizeof *kv->views);
+    if (kv->views == NULL) {
+        return err_nomem(err, "state views", kv->layout.layer_count * sizeof *kv->views);
+    }
+    for (uint32_t i = 0; i < kv->layout.layer_count; i++) {
+        const struct kv_layer_layout *l = &kv->layout.layers[i];
+        kv->views[i] = (struct kv_layer){
+            .k_format = specs[i].k_format, .v_format = specs[i].v_format, .n_kv_heads = specs[i].n_kv_heads,
+            .d_k = specs[i].d_k, .d_v = specs[i].d_v, .head_bytes = l->head_bytes,
+            .pages = kv->groups[l->group].device[l->chunk], .offset = l->offset};
+    }
+    return 0;
+}
+
+/* The smallest use, one page of each group, must fit. */
+static int budget_check(const struct kv *kv, uint64_t budget_bytes, struct err *err)
+{
+    uint64_t least = kv_bytes_for(kv, 1);
+    if (least > (uint64_t)kv->slab_count * KV_SLAB) {
+        return err_set(err, ERR_ARGUMENT, "state budget of %llu bytes: one page of every layer takes %llu",
+                       (unsigned long long)budget_bytes, (unsigned long long)least);
+    }
+    return 0;
+}
+
+int kv_open(const struct kv_config *cfg, struct kv **out, struct err *err)
+{
+    *out = NULL;
+    if (cfg->context_max == 0 || cfg->context_max > (1u << 30)) {
+        return err_set(err, ERR_ARGUMENT, "context of %u positions: expected 1 to 2^30", cfg->context_max);
+    }
+    struct kv *kv = mem_try_zero(1, sizeof *kv);
+    if (kv == NULL) {
+        return err_nomem(err, "sequence state", sizeof *kv);
+    }
+    kv->device = cfg->device;
+    kv->backend = device_backend(cfg->device);
+    kv->rewind_slack = cfg->rewind_slack;
+    kv->context_max = cfg->context_max;
+    kv->rows_max = cfg->rows_max ? cfg->rows_max : 512;
+    int rc = kv_layout_build(&kv->layout, cfg->layers, cfg->layer_count, err);
+    if (rc == 0) {
+        rc = kv_slabs_open(kv, cfg->budget_bytes, err);
+    }
+    if (rc == 0) {
+        rc = budget_check(kv, cfg->budget_bytes, err);
+    }
+    if (rc == 0) {
+        kv->groups = mem_try_zero(kv->layout.group_count, sizeof *kv->groups);
+        rc = kv->groups ? kv_groups_open(kv, err) : err_nomem(err, "groups", kv->layout.group_count * sizeof *kv->groups);
+    }
+    if (rc == 0) {
+        rc = views_make(kv, cfg->layers, err);
+    }
+    if (rc != 0) {
+        kv_close(kv);
+        return rc;
+    }
+    *out = kv;
+    return 0;
+}
+
+void kv_close(struct kv *kv)
+{
+    if (kv == NULL) {
+        return;
+    }
+    while (kv->seqs != NULL) {
+        kv_seq_free(kv, kv->seqs);
+    }
+    kv_groups_close(kv);
+    kv_slabs_close(kv);
+    mem_free(kv->views);
+    kv_layout_free(&kv->layout);
+    mem_free(kv);
+}
+
+void kv_stats(const struct kv *kv, struct kv_stats *out)
+{
+    *out = (struct kv_stats){.total_bytes = (uint64_t)kv->slab_count * KV_SLAB, .free_bytes = (uint64_t)kv->slabs_free * KV_SLAB,
+                             .group_count = kv->layout.group_count};
+    out->live_bytes = out->total_bytes - out->free_bytes;
+    for (uint32_t g = 0; g < kv->layout.group_count; g++) {
+        const struct kv_group_layout *lay = &kv->layout.groups[g];
+        uint64_t page = kv_layout_page_bytes(&kv->layout, g);
+        if (lay->policy == KV_FULL) {
+            out->bytes_per_position += (page + KV_PAGE - 1) / KV_PAGE;
+        } else {
+            out->window_bytes += page * kv_layout_pages(lay, kv->context_max, kv->rewind_slack, kv->rows_max);
+        }
+    }
+}
+
+uint32_t kv_layer_group(const struct kv *kv, uint32_t layer)
+{
+    return kv->layout.layers[layer].group;
+}
+
+uint32_t kv_group_count(const struct kv *kv)
+{
+    return kv->layout.group_count;
+}
+
+const struct kv_layer *kv_layer_view(const struct kv *kv, uint32_t layer)
+{
+    return &kv->views[layer];
+}

@@ -1,0 +1,276 @@
+/* kv/sequence.c - a sequence: its covered ids and one page table a group.
+ *
+ *      kv_extend          kv_commit
+ *   covered .......... room        covered = what was committed; rows between are a step's, in flight or refused
+ *      kv_rewind drops everything past a position; window groups drop pages no row past covered - slack can see.
+ *
+ * Invariants: 1. len(table) == ceil(room / KV_PAGE), or of covered when that is more.
+ *             2. covered <= room.
+ *             3. Only the page of position `covered` can be both shared and written: kv_extend replaces it by a copy first. */
+#include "kv/kv_int.h"
+
+#include "base/mem.h"
+
+int kv_seq_new(struct kv *kv, struct kv_seq **out, struct err *err)
+{
+    size_t bytes = sizeof(struct kv_seq) + kv->layout.group_count * sizeof(struct kv_table);
+    struct kv_seq *s = mem_try_zero(1, bytes);
+    *out = s;
+    if (s == NULL) {
+        return err_nomem(err, "sequence", bytes);
+    }
+    s->group_count = kv->layout.group_count;
+    for (uint32_t g = 0; g < s->group_count; g++) {
+        s->tables[g].window = kv->layout.groups[g].window;
+    }
+    s->next = kv->seqs;
+    if (s->next != NULL) {
+        s->next->prev = s;
+    }
+    kv->seqs = s;
+    return 0;
+}
+
+/* Give back pages [len, table->len). */
+static void table_cut(struct kv *kv, uint32_t group, struct kv_table *t, uint32_t len)
+{
+    while (t->len > len) {
+        uint32_t page = t->pages[--t->len];
+        if (page != 0) {
+            kv_page_drop(kv, group, page);
+        }
+    }
+    t->first = t->first < t->len ? t->first : t->len;
+}
+
+void kv_seq_free(struct kv *kv, struct kv_seq *s)
+{
+    if (s == NULL) {
+        return;
+    }
+    for (uint32_t g = 0; g < kv->layout.group_count; g++) {
+        table_cut(kv, g, &s->tables[g], 0);
+        mem_free(s->tables[g].pages);
+    }
+    if (s->prev != NULL) {
+        s->prev->next = s->next;
+    } else {
+        kv->seqs = s->next;
+    }
+    if (s->next != NULL) {
+        s->next->prev = s->prev;
+    }
+    mem_free(s->ids);
+    mem_free(s);
+}
+
+/* Arrays for `positions`, so that nothing after can fail for host memory. */
+static int seq_reserve(struct kv *kv, struct kv_seq *s, uint32_t positions, struct err *err)
+{
+    if (positions > s->ids_cap) {
+        uint64_t cap = positions + positions / 2u + KV_PAGE;
+        cap = cap < kv->context_max ? cap : kv->context_max;
+        uint32_t *ids = mem_try_resize(s->ids, cap * sizeof *ids);
+        if (ids == NULL) {
+            return err_nomem(err, "sequence ids", cap * sizeof *ids);
+        }
+        s->ids = ids;
+        s->ids_cap = (uint32_t)cap;
+    }
+    uint32_t pages = kv_pages_for(positions), cap = kv_pages_for(s->ids_cap);
+    for (uint32_t g = 0; g < kv->layout.group_count; g++) {
+        struct kv_table *t = &s->tables[g];
+        if (pages <= t->cap) {
+            continue;
+        }
+        uint32_t *table = mem_try_resize(t->pages, cap * sizeof *table);
+        if (table == NULL) {
+            return err_nomem(err, "page table", cap * sizeof *table);
+        }
+        t->pages = table;
+        t->cap = cap;
+    }
+    return 0;
+}
+
+int kv_seq_fork(struct kv *kv, const struct kv_seq *from, uint32_t positions, struct kv_seq **out, struct err *err)
+{
+    *out = NULL;
+    if (positions > from->covered) {
+        return err_set(err, ERR_ARGUMENT, "fork at position %u of a sequence with %u", positions, from->covered);
+    }
+    if (positions != 0 && positions < kv_seq_oldest(from)) {
+        return err_set(err, ERR_LIMIT, "fork at position %u: the window layers keep positions from %u on", positions,
+                       kv_seq_oldest(from));
+    }
+    struct kv_seq *s = NULL;
+    int rc = kv_seq_new(kv, &s, err);
+    if (rc == 0) {
+        rc = seq_reserve(kv, s, positions, err);
+    }
+    if (rc != 0) {
+        kv_seq_free(kv, s);
+        return rc;
+    }
+    for (uint32_t g = 0; g < kv->layout.group_count; g++) {
+        struct kv_table *t = &s->tables[g];
+        t->len = kv_pages_for(positions);
+        t->first = from->tables[g].first < t->len ? from->tables[g].first : t->len;
+        for (uint32_t i = 0; i < t->len; i++) {
+            t->pages[i] = from->tables[g].pages[i];
+            if (t->pages[i] != 0) {
+                kv_page_hold(kv, g, t->pages[i]);
+            }
+        }
+    }
+    if (positions != 0) {
+        memcpy(s->ids, from->ids, positions * sizeof *s->ids);
+    }
+    s->covered = s->room = positions;
+    *out = s;
+    return 0;
+}
+
+/* Take what one group needs.  On failure the caller undoes every group. */
+static int extend_group(struct kv *kv, struct kv_seq *s, uint32_t group, uint32_t room, struct err *err)
+{
+    struct kv_table *t = &s->tables[group];
+    uint32_t at = s->covered / KV_PAGE;
+    if (at < t->len && kv->groups[group].refs[t->pages[at]] > 1) {
+        t->extend_copy = kv_page_take(kv, group);
+        if (t->extend_copy == 0) {
+            return err_set(err, ERR_KV_FULL, "no page left to copy a shared one");
+        }
+        int rc = kv_page_copy(kv, group, t->pages[at], t->extend_copy, err);
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    uint32_t len = kv_pages_for(room);
+    while (t->len < len) {
+        uint32_t page = kv_page_take(kv, group);
+        if (page == 0) {
+            return err_set(err, ERR_KV_FULL, "no page left for position %u", t->len * (unsigned)KV_PAGE);
+        }
+        t->pages[t->len++] = page;
+    }
+    return kv_tables_publish(kv, group, err);
+}
+
+int kv_extend(struct kv *kv, struct kv_seq *s, uint32_t count, struct err *err)
+{
+    if (count > kv->context_max || s->covered > kv->context_max - count) {
+        return err_set(err, ERR_LIMIT, "%u rows after position %u: the context is %u", count, s->covered, kv->context_max);
+    }
+    uint32_t room = s->covered + count > s->room ? s->covered + count : s->room;
+    int rc = seq_reserve(kv, s, room, err);
+    if (rc != 0 || count == 0) {
+        return rc;
+    }
+    for (uint32_t g = 0; g < kv->layout.group_count; g++) {
+        s->tables[g].extend_len = s->tables[g].len;
+        s->tables[g].extend_copy = 0;
+    }
+    for (uint32_t g = 0; g < kv->layout.group_count && rc == 0; g++) {
+        rc = extend_group(kv, s, g, room, err);
+    }
+    for (uint32_t g = 0; g < kv->layout.group_count; g++) {
+        struct kv_table *t = &s->tables[g];
+        uint32_t at = s->covered / KV_PAGE;
+        if (rc != 0) {
+            table_cut(kv, g, t, t->extend_len);
+        }
+        if (t->extend_copy != 0) {
+            uint32_t drop = rc == 0 ? t->pages[at] : t->extend_copy;
+            t->pages[at] = rc == 0 ? t->extend_copy : t->pages[at];
+            kv_page_drop(kv, g, drop);
+        }
+    }
+    s->room = rc == 0 ? room : s->room;
+    return rc;
+}
+
+/* Lowest position a row at or past `from` sees in a window of `window`. */
+static uint32_t window_floor(uint32_t from, uint32_t window)
+{
+    return from >= window ? from - window + 1 : 0;
+}
+
+static void windows_release(struct kv *kv, struct kv_seq *s)
+{
+    uint32_t from = s->covered > kv->rewind_slack ? s->covered - kv->rewind_slack : 0;
+    for (uint32_t g = 0; g < kv->layout.group_count; g++) {
+        struct kv_table *t = &s->tables[g];
+        if (kv->layout.groups[g].policy != KV_WINDOW) {
+            continue;
+        }
+        uint32_t keep = window_floor(from, kv->layout.groups[g].window) / KV_PAGE;
+        for (; t->first < keep && t->first < t->len; t->first++) {
+            if (t->pages[t->first] != 0) {
+                kv_page_drop(kv, g, t->pages[t->first]);
+                t->pages[t->first] = 0;
+            }
+        }
+    }
+}
+
+int kv_commit(struct kv *kv, struct kv_seq *s, const uint32_t *ids, uint32_t count, struct err *err)
+{
+    if (count > s->room - s->covered) {
+        return err_set(err, ERR_ARGUMENT, "commit of %u rows at position %u: room was taken for %u", count, s->covered,
+                       s->room - s->covered);
+    }
+    if (count != 0) {
+        memcpy(s->ids + s->covered, ids, count * sizeof *ids);
+    }
+    s->covered += count;
+    windows_release(kv, s);
+    return 0;
+}
+
+uint32_t kv_seq_oldest(const struct kv_seq *s)
+{
+    uint32_t oldest = 0;
+    for (uint32_t g = 0; g < s->group_count; g++) {
+        const struct kv_table *t = &s->tables[g];
+        uint64_t least = t->first ? (uint64_t)t->first * KV_PAGE + t->window - 1 : 0;
+        oldest = least > oldest ? (uint32_t)least : oldest;
+    }
+    return oldest;
+}
+
+int kv_rewind(struct kv *kv, struct kv_seq *s, uint32_t position, struct err *err)
+{
+    if (position > s->covered) {
+        return err_set(err, ERR_ARGUMENT, "rewind to position %u of a sequence with %u", position, s->covered);
+    }
+    if (position != 0 && position < kv_seq_oldest(s)) {
+        return err_set(err, ERR_LIMIT, "rewind to position %u: the window layers keep positions from %u on", position,
+                       kv_seq_oldest(s));
+    }
+    for (uint32_t g = 0; g < kv->layout.group_count; g++) {
+        table_cut(kv, g, &s->tables[g], kv_pages_for(position));
+    }
+    s->covered = s->room = position;
+    return 0;
+}
+
+uint32_t kv_seq_covered(const struct kv_seq *s)
+{
+    return s->covered;
+}
+
+const uint32_t *kv_seq_ids(const struct kv_seq *s)
+{
+    return s->ids;
+}
+
+uint32_t kv_table_len(const struct kv_seq *s, uint32_t group)
+{
+    return s->tables[group].len;
+}
+
+void kv_table_copy(const struct kv_seq *s, uint32_t group, uint32_t *tables)
+{
+    memcpy(tables, s->tables[group].pages, s->tables[group].len * sizeof *tables);
+}
