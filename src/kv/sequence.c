@@ -11,6 +11,8 @@
 
 #include "base/mem.h"
 
+#include <string.h>
+
 int kv_seq_new(struct kv *kv, struct kv_seq **out, struct err *err)
 {
     size_t bytes = sizeof(struct kv_seq) + kv->layout.group_count * sizeof(struct kv_table);
