@@ -1,0 +1,352 @@
+/* tensor/ops.c - the checked entry of every op: shapes first, then the backend's function, or its composition when it has none.
+ *
+ * A shape that does not fit is a mistake of ours, never of a user: ERR_INTERNAL with the op's name and both numbers.
+ * Invariants: 1. A backend's function sees only ops whose shapes fit.  2. An op over zero rows is done: the backend is not asked.
+ *             3. A composition enqueues exactly the ops its comment in op.h names, in that order.
+ * Does not:   look at values (ids, positions, page tables live on the device). */
+#include "tensor/backend.h"
+
+#include <math.h>
+
+/* Fail with the op's name in front.  Used as: NEED(op_name, condition, "text", ...). */
+#define NEED(op_name, condition, ...)                                                          \
+    do {                                                                                       \
+        if (!(condition))                                                                      \
+            return err_set(err, ERR_INTERNAL, "op " op_name ": " __VA_ARGS__);                 \
+    } while (0)
+#define TRY(expression)          \
+    do {                         \
+        int try_rc = expression; \
+        if (try_rc)              \
+            return try_rc;       \
+    } while (0)
+
+static int need_tensor(const char *op, const char *what, const struct tensor *t, uint32_t rows, uint32_t cols, struct err *err)
+{
+    if (t->rows != rows || t->cols != cols)
+        return err_set(err, ERR_INTERNAL, "op %s: %s is [%u][%u], expected [%u][%u]", op, what, t->rows, t->cols, rows, cols);
+    if (t->stride < t->cols || (!t->data && rows && cols))
+        return err_set(err, ERR_INTERNAL, "op %s: %s has stride %u for %u columns, data %p", op, what, t->stride, t->cols, t->data);
+    return 0;
+}
+
+static int need_weight(const char *op, const char *what, const struct weight *w, uint32_t rows, uint32_t cols, struct err *err)
+{
+    if (!w)
+        return err_set(err, ERR_INTERNAL, "op %s: no weight %s", op, what);
+    const struct weight_head *h = weight_info(w);
+    if (h->rows != rows || h->cols != cols)
+        return err_set(err, ERR_INTERNAL, "op %s: %s '%s' is [%u][%u], expected [%u][%u]", op, what, h->name, h->rows, h->cols, rows,
+                       cols);
+    return 0;
+}
+
+static int need_pointer(const char *op, const char *what, const void *p, struct err *err)
+{
+    return p ? 0 : err_set(err, ERR_INTERNAL, "op %s: %s is NULL", op, what);
+}
+
+static int need_layer(const char *op, const struct kv_layer *l, struct err *err)
+{
+    TRY(need_pointer(op, "layer", l, err));
+    TRY(need_pointer(op, "page table of the layer", l->pages, err));
+    uint32_t k = kv_format_k_bytes(l->k_format, l->d_k), v = kv_format_v_bytes(l->v_format, l->d_v);
+    if (!k || !v)
+        return err_set(err, ERR_INTERNAL, "op %s: K %s of %u or V %s of %u elements cannot be held", op, kv_format_name(l->k_format),
+                       l->d_k, kv_format_name(l->v_format), l->d_v);
+    if (l->head_bytes != k + v || l->offset % 64 != 0 || l->n_kv_heads == 0)
+        return err_set(err, ERR_INTERNAL, "op %s: %u bytes a head at offset %zu, expected %u and a multiple of 64; %u heads", op,
+                       l->head_bytes, l->offset, k + v, l->n_kv_heads);
+    return 0;
+}
+
+static int need_spans(const char *op, const struct kv_span *spans, uint32_t count, const uint32_t *tables, uint32_t rows,
+                      struct err *err)
+{
+    if (count && (!spans || !tables))
+        return err_set(err, ERR_INTERNAL, "op %s: %u spans at %p, tables at %p", op, count, (const void *)spans, (const void *)tables);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct kv_span *s = spans + i;
+        if (s->row_count == 0 || s->row_first > rows || s->row_count > rows - s->row_first)
+            return err_set(err, ERR_INTERNAL, "op %s: span %u has rows %u + %u of %u", op, i, s->row_first, s->row_count, rows);
+        if (s->pos_first > UINT32_MAX - KV_BLOCK - s->row_count)
+            return err_set(err, ERR_INTERNAL, "op %s: span %u at position %u + %u", op, i, s->pos_first, s->row_count);
+    }
+    return 0;
+}
+
+/* The backend's answer; a refusal without words gets some. */
+static int done(const char *op, int rc, struct err *err)
+{
+    return rc ? err_set(err, rc, "op %s: refused by the backend (%s)", op, err_text(rc)) : 0;
+}
+#define ENQUEUE(name) done(#name, device_backend(d)->name(d, op), err)
+
+static int copy_check(const char *op, const void *dst, const void *src, size_t n, struct err *err)
+{
+    if (n && (!dst || !src))
+        return err_set(err, ERR_INTERNAL, "op %s: %zu bytes from %p to %p", op, n, src, dst);
+    return 0;
+}
+
+int op_copy_in(struct device *d, const struct op_copy_in *op, struct err *err)
+{
+    TRY(copy_check("copy_in", op->dst, op->src, op->size_bytes, err));
+    return op->size_bytes ? ENQUEUE(copy_in) : 0;
+}
+
+int op_copy_out(struct device *d, const struct op_copy_out *op, struct err *err)
+{
+    TRY(copy_check("copy_out", op->dst, op->src, op->size_bytes, err));
+    return op->size_bytes ? ENQUEUE(copy_out) : 0;
+}
+
+int op_copy(struct device *d, const struct op_copy *op, struct err *err)
+{
+    TRY(copy_check("copy", op->dst, op->src, op->size_bytes, err));
+    return op->size_bytes ? ENQUEUE(copy) : 0;
+}
+
+int op_embed(struct device *d, const struct op_embed *op, struct err *err)
+{
+    TRY(need_pointer("embed", "weight", op->w, err));
+    TRY(need_tensor("embed", "y", &op->y, op->y.rows, weight_info(op->w)->cols, err));
+    if (op->y.rows == 0)
+        return 0;
+    TRY(need_pointer("embed", "ids", op->ids, err));
+    return ENQUEUE(embed);
+}
+
+int op_linear(struct device *d, const struct op_linear *op, struct err *err)
+{
+    TRY(need_weight("linear", "w", op->w, op->y.cols, op->x.cols, err));
+    TRY(need_tensor("linear", "x", &op->x, op->x.rows, op->x.cols, err));
+    TRY(need_tensor("linear", "y", &op->y, op->x.rows, op->y.cols, err));
+    return op->x.rows ? ENQUEUE(linear) : 0;
+}
+
+int op_norm(struct device *d, const struct op_norm *op, struct err *err)
+{
+    TRY(need_tensor("norm", "x", &op->x, op->x.rows, op->x.cols, err));
+    TRY(need_tensor("norm", "y", &op->y, op->x.rows, op->x.cols, err));
+    TRY(need_pointer("norm", "w", op->w, err));
+    NEED("norm", op->dim && op->x.cols % op->dim == 0, "%u columns in groups of %u", op->x.cols, op->dim);
+    NEED("norm", !op->add || op->x.data != op->y.data, "added onto its own input");
+    return op->x.rows ? ENQUEUE(norm) : 0;
+}
+
+int op_rope_table(struct device *d, const struct op_rope_table *op, struct err *err)
+{
+    TRY(need_tensor("rope_table", "table", &op->table, op->table.rows, 2 * op->n, err));
+    TRY(need_pointer("rope_table", "inv_freq", op->inv_freq, err));
+    if (op->table.rows == 0)
+        return 0;
+    TRY(need_pointer("rope_table", "pos", op->pos, err));
+    return ENQUEUE(rope_table);
+}
+
+static int rope_check(const char *op, const struct tensor *x, uint32_t n_heads, uint32_t head_dim, const struct tensor *table,
+                      struct err *err)
+{
+    if (n_heads == 0 || head_dim == 0)
+        return err_set(err, ERR_INTERNAL, "op %s: %u heads of %u", op, n_heads, head_dim);
+    TRY(need_tensor(op, "x", x, x->rows, n_heads * head_dim, err));
+    TRY(need_tensor(op, "table", table, x->rows, table->cols, err));
+    if (table->cols % 2 != 0 || table->cols > head_dim)
+        return err_set(err, ERR_INTERNAL, "op %s: a table of %u columns for heads of %u", op, table->cols, head_dim);
+    return 0;
+}
+
+int op_rope(struct device *d, const struct op_rope *op, struct err *err)
+{
+    TRY(rope_check("rope", &op->x, op->n_heads, op->head_dim, &op->table, err));
+    return op->x.rows ? ENQUEUE(rope) : 0;
+}
+
+static int kv_rows_check(const char *op, const struct tensor *k, const struct tensor *v, const struct kv_layer *l, struct err *err)
+{
+    TRY(need_tensor(op, "k", k, k->rows, l->n_kv_heads * l->d_k, err));
+    return need_tensor(op, "v", v, k->rows, l->n_kv_heads * l->d_v, err);
+}
+
+int op_kv_write(struct device *d, const struct op_kv_write *op, struct err *err)
+{
+    TRY(need_layer("kv_write", op->layer, err));
+    TRY(kv_rows_check("kv_write", &op->k, &op->v, op->layer, err));
+    TRY(need_spans("kv_write", op->spans, op->span_count, op->tables, op->k.rows, err));
+    return op->span_count ? ENQUEUE(kv_write) : 0;
+}
+
+int op_attention(struct device *d, const struct op_attention *op, struct err *err)
+{
+    TRY(need_layer("attention", op->layer, err));
+    const struct kv_layer *l = op->layer;
+    NEED("attention", op->n_heads && op->n_heads % l->n_kv_heads == 0, "%u heads over %u K heads", op->n_heads, l->n_kv_heads);
+    TRY(need_tensor("attention", "q", &op->q, op->q.rows, op->n_heads * l->d_k, err));
+    TRY(need_tensor("attention", "y", &op->y, op->q.rows, op->n_heads * l->d_v, err));
+    NEED("attention", op->q.data != op->y.data, "y is its own input");
+    NEED("attention", isfinite(op->scale) && op->softcap >= 0, "scale %g, softcap %g", (double)op->scale, (double)op->softcap);
+    TRY(need_spans("attention", op->spans, op->span_count, op->tables, op->q.rows, err));
+    return op->span_count ? ENQUEUE(attention) : 0;
+}
+
+int op_gated(struct device *d, const struct op_gated *op, struct err *err)
+{
+    TRY(need_tensor("gated", "gate", &op->gate, op->gate.rows, op->gate.cols, err));
+    TRY(need_tensor("gated", "up", &op->up, op->gate.rows, op->gate.cols, err));
+    TRY(need_tensor("gated", "y", &op->y, op->gate.rows, op->gate.cols, err));
+    NEED("gated", (unsigned)op->act < ACT_COUNT, "activation %d", (int)op->act);
+    return op->gate.rows ? ENQUEUE(gated) : 0;
+}
+
+int op_add(struct device *d, const struct op_add *op, struct err *err)
+{
+    TRY(need_tensor("add", "x", &op->x, op->x.rows, op->x.cols, err));
+    TRY(need_tensor("add", "y", &op->y, op->x.rows, op->x.cols, err));
+    return op->x.rows ? ENQUEUE(add) : 0;
+}
+
+int op_softcap(struct device *d, const struct op_softcap *op, struct err *err)
+{
+    TRY(need_tensor("softcap", "x", &op->x, op->x.rows, op->x.cols, err));
+    NEED("softcap", op->cap > 0 && isfinite(op->cap), "cap %g", (double)op->cap);
+    return op->x.rows ? ENQUEUE(softcap) : 0;
+}
+
+int op_gather(struct device *d, const struct op_gather *op, struct err *err)
+{
+    TRY(need_tensor("gather", "x", &op->x, op->x.rows, op->x.cols, err));
+    TRY(need_tensor("gather", "y", &op->y, op->y.rows, op->x.cols, err));
+    if (op->y.rows == 0)
+        return 0;
+    TRY(need_pointer("gather", "rows", op->rows, err));
+    NEED("gather", op->x.data != op->y.data, "y is its own input");
+    return ENQUEUE(gather);
+}
+
+int op_sample_rows(struct device *d, const struct op_sample_rows *op, struct err *err)
+{
+    TRY(need_tensor("sample_rows", "logits", &op->logits, op->logits.rows, op->logits.cols, err));
+    NEED("sample_rows", op->vocab && op->vocab <= op->logits.cols, "%u ids of %u columns", op->vocab, op->logits.cols);
+    if (op->logits.rows == 0)
+        return 0;
+    TRY(need_pointer("sample_rows", "rows", op->rows, err));
+    TRY(need_pointer("sample_rows", "results", op->results, err));
+    return ENQUEUE(sample_rows);
+}
+
+/* ---- fusions ---- */
+
+int op_norm_linear(struct device *d, const struct op_norm_linear *op, struct err *err)
+{
+    NEED("norm_linear", op->n >= 1 && op->n <= NORM_INPUT_MAX, "%u weights, at most %d", op->n, NORM_INPUT_MAX);
+    TRY(need_tensor("norm_linear", "x", &op->x, op->x.rows, op->x.cols, err));
+    TRY(need_tensor("norm_linear", "scratch", &op->scratch, op->x.rows, op->x.cols, err));
+    TRY(need_pointer("norm_linear", "norm_w", op->norm_w, err));
+    for (uint32_t i = 0; i < op->n; i++) {
+        TRY(need_weight("norm_linear", "w", op->w[i], op->y[i].cols, op->x.cols, err));
+        TRY(need_tensor("norm_linear", "y", &op->y[i], op->x.rows, op->y[i].cols, err));
+    }
+    if (op->x.rows == 0)
+        return 0;
+    if (device_backend(d)->norm_linear)
+        return ENQUEUE(norm_linear);
+    struct op_norm norm = {.x = op->x, .y = op->scratch, .dim = op->x.cols, .w = op->norm_w, .eps = op->eps};
+    TRY(op_norm(d, &norm, err));
+    for (uint32_t i = 0; i < op->n; i++) {
+        struct op_linear linear = {.w = op->w[i], .bias = op->bias[i], .x = op->scratch, .y = op->y[i], .alpha = 1};
+        TRY(op_linear(d, &linear, err));
+    }
+    return 0;
+}
+
+int op_norm_gated(struct device *d, const struct op_norm_gated *op, struct err *err)
+{
+    TRY(need_tensor("norm_gated", "x", &op->x, op->x.rows, op->x.cols, err));
+    TRY(need_tensor("norm_gated", "y", &op->y, op->x.rows, op->y.cols, err));
+    TRY(need_weight("norm_gated", "gate", op->gate, op->y.cols, op->x.cols, err));
+    TRY(need_weight("norm_gated", "up", op->up, op->y.cols, op->x.cols, err));
+    TRY(need_tensor("norm_gated", "scratch", &op->scratch, op->x.rows, op->x.cols, err));
+    TRY(need_tensor("norm_gated", "scratch_gate", &op->scratch_gate, op->x.rows, op->y.cols, err));
+    TRY(need_tensor("norm_gated", "scratch_up", &op->scratch_up, op->x.rows, op->y.cols, err));
+    TRY(need_pointer("norm_gated", "norm_w", op->norm_w, err));
+    NEED("norm_gated", (unsigned)op->act < ACT_COUNT, "activation %d", (int)op->act);
+    if (op->x.rows == 0)
+        return 0;
+    if (device_backend(d)->norm_gated)
+        return ENQUEUE(norm_gated);
+    struct op_norm norm = {.x = op->x, .y = op->scratch, .dim = op->x.cols, .w = op->norm_w, .eps = op->eps};
+    struct op_linear gate = {.w = op->gate, .x = op->scratch, .y = op->scratch_gate, .alpha = 1};
+    struct op_linear up = {.w = op->up, .x = op->scratch, .y = op->scratch_up, .alpha = 1};
+    struct op_gated gated = {.gate = op->scratch_gate, .up = op->scratch_up, .y = op->y, .act = op->act};
+    TRY(op_norm(d, &norm, err));
+    TRY(op_linear(d, &gate, err));
+    TRY(op_linear(d, &up, err));
+    return op_gated(d, &gated, err);
+}
+
+/* The composition of attn_prepare. */
+static int attn_prepare_compose(struct device *d, const struct op_attn_prepare *op, struct err *err)
+{
+    const struct kv_layer *l = op->layer;
+    if (op->q_norm) {
+        struct op_norm norm = {.x = op->q, .y = op->q, .dim = op->head_dim, .w = op->q_norm, .eps = op->eps};
+        TRY(op_norm(d, &norm, err));
+    }
+    if (op->k_norm) {
+        struct op_norm norm = {.x = op->k, .y = op->k, .dim = op->head_dim, .w = op->k_norm, .eps = op->eps};
+        TRY(op_norm(d, &norm, err));
+    }
+    if (op->table.rows) {
+        struct op_rope q = {.x = op->q, .n_heads = op->n_heads, .head_dim = op->head_dim, .table = op->table, .pairing = op->pairing};
+        struct op_rope k = {.x = op->k, .n_heads = l->n_kv_heads, .head_dim = op->head_dim, .table = op->table, .pairing = op->pairing};
+        TRY(op_rope(d, &q, err));
+        TRY(op_rope(d, &k, err));
+    }
+    struct op_kv_write write = {.k = op->k, .v = op->v, .layer = l, .spans = op->spans, .span_count = op->span_count, .tables = op->tables};
+    return op_kv_write(d, &write, err);
+}
+
+int op_attn_prepare(struct device *d, const struct op_attn_prepare *op, struct err *err)
+{
+    TRY(need_layer("attn_prepare", op->layer, err));
+    const struct kv_layer *l = op->layer;
+    NEED("attn_prepare", op->head_dim == l->d_k, "heads of %u, the layer stores %u", op->head_dim, l->d_k);
+    TRY(need_tensor("attn_prepare", "q", &op->q, op->q.rows, op->n_heads * op->head_dim, err));
+    NEED("attn_prepare", op->k.rows == op->q.rows, "%u rows of K, %u of Q", op->k.rows, op->q.rows);
+    TRY(kv_rows_check("attn_prepare", &op->k, &op->v, l, err));
+    if (op->table.rows)
+        TRY(rope_check("attn_prepare", &op->q, op->n_heads, op->head_dim, &op->table, err));
+    TRY(need_spans("attn_prepare", op->spans, op->span_count, op->tables, op->q.rows, err));
+    if (op->q.rows == 0)
+        return 0;
+    return device_backend(d)->attn_prepare ? ENQUEUE(attn_prepare) : attn_prepare_compose(d, op, err);
+}
+
+int backend_check(const struct backend *b, struct err *err)
+{
+#define CHECK_REQUIRED(op)                                                                           \
+    if (!b->op)                                                                                      \
+        return err_set(err, ERR_UNSUPPORTED, "backend '%s' has no op '%s', which is required", b->name, #op);
+#define CHECK_OPTIONAL(op)
+    BACKEND_OPS(CHECK_REQUIRED, CHECK_OPTIONAL)
+    CHECK_REQUIRED(device_open)
+    CHECK_REQUIRED(device_close)
+    CHECK_REQUIRED(device_info)
+    CHECK_REQUIRED(reserve_plan)
+    CHECK_REQUIRED(reserve)
+    CHECK_REQUIRED(buffer_new)
+    CHECK_REQUIRED(buffer_free)
+    CHECK_REQUIRED(buffer_write)
+    CHECK_REQUIRED(buffer_read)
+    CHECK_REQUIRED(weight_plan)
+    CHECK_REQUIRED(weight_prepare)
+    CHECK_REQUIRED(weight_free)
+    CHECK_REQUIRED(kv_format_supported)
+    CHECK_REQUIRED(event_record)
+    CHECK_REQUIRED(event_wait)
+    CHECK_REQUIRED(event_done)
+#undef CHECK_REQUIRED
+#undef CHECK_OPTIONAL
+    return 0;
+}
