@@ -3,10 +3,14 @@
  * Invariants: 1. dtype_dequant is total: any bytes give some f32 values (NaN and Inf included), equal bit for bit to the
  *                definition of the type (the `gguf` package's NumPy code for GGUF types; for MLX affine q * scale + bias in
  *                f32 with one rounding each).
+ *                A NaN result is some NaN: its payload is not defined.
  *             2. A row is cols / block_len blocks, contiguous.
+ *             3. Sources may have any alignment (files written by MLX have odd data offsets): read fields with memcpy.
  * Threads: pure functions. */
 #ifndef RH_FORMAT_DTYPE_H
 #define RH_FORMAT_DTYPE_H
+
+#include "base/err.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -99,5 +103,9 @@ struct weight_src {
 
 /* One row of any weight to f32 (every type, MLX included): the meaning of the bytes.  dst holds cols values. */
 void weight_src_row(const struct weight_src *w, uint32_t row, float *dst);
+
+/* Refuse block scales that make values which are not finite (NaN, infinite, past f32's range): ERR_FORMAT naming tensor, row
+ * and block.  Plain element types have no scales: 0. */
+int dtype_check_scales(const struct weight_src *w, struct err *err);
 
 #endif

@@ -1,7 +1,8 @@
 /* format/safetensors.h - a Hugging Face model directory: config files, safetensors shards, MLX quantization.
  *
  * Owns:       the mappings and parsed JSON; everything returned is borrowed until hfdir_close.
- * Invariants: as gguf.h: every tensor inside its file, aligned to its element, disjoint; shard index and files agree.
+ * Invariants: every tensor lies inside its file, the tensors of a file fill its data area without gap or overlap, no dimension
+ *             is 0; shard index and files agree.  Data may have ANY alignment: MLX writes headers without padding.
  * Threads:    read-only after open. */
 #ifndef RH_FORMAT_SAFETENSORS_H
 #define RH_FORMAT_SAFETENSORS_H
