@@ -1,0 +1,88 @@
+/* cli/options_list.h - the one list of options: flags, configuration keys and the fields they fill.
+ *
+ * X(ID, type, field, "name", short, "aliases", group, min, max, "VALUE", "help")
+ * name and aliases are long flags (and keys of the configuration file); short is a letter or 0; group says which verbs take it
+ * (verbs.h) and whether the configuration file may set it; min and max bound numbers.  Help text is one line. */
+#ifndef RH_CLI_OPTIONS_LIST_H
+#define RH_CLI_OPTIONS_LIST_H
+
+#define OPTION_LIST(X)                                                                                                                    \
+    /* every verb */                                                                                                                      \
+    X(HELP, FLAG, help, "help", 'h', "", G_ALL, 0, 0, "", "show this help")                                                               \
+    X(CONFIG, STR, config, "config", 0, "", G_ALL, 0, 0, "FILE", "options from this file instead of ~/.config/rhapsode/config")          \
+    X(VERBOSE, FLAG, verbose, "verbose", 'v', "", G_ALL, 0, 0, "", "notices on standard error")                                           \
+    X(JSON, FLAG, json, "json", 0, "", G_JSON, 0, 0, "", "print one JSON object")                                                         \
+    /* machine */                                                                                                                         \
+    X(BACKEND, STR, backend, "backend", 0, "", G_HOST, 0, 0, "NAME", "cpu (default) or ref, the slow reference")                          \
+    X(THREADS, U32, threads, "threads", 't', "", G_HOST, 1, 1024, "N", "worker threads; default: physical cores")                         \
+    X(CPU_ISA, STR, cpu_isa, "cpu-isa", 0, "", G_HOST, 0, 0, "LEVEL", "highest instruction level: ref, avx2, avx512, avx512vnni")         \
+    X(NO_PIN, FLAG, no_pin, "no-pin", 0, "", G_HOST, 0, 0, "", "leave worker threads unpinned")                                           \
+    X(STATE, SIZE, state, "state", 0, "state-bytes", G_HOST, 1, 9e18, "BYTES", "budget of sequence state (K, M, G suffixes)")             \
+    X(STORE, STR, store, "store", 0, "", G_ALL, 0, 0, "DIR", "folder of the model store; default $RHAPSODE_HOME")                         \
+    /* model */                                                                                                                           \
+    X(CONTEXT, U32, context, "context", 'c', "ctx", G_MODEL, 1, 4294967295.0, "N", "positions of the context; default: the model's own")  \
+    X(KV, STR, kv, "kv", 0, "", G_MODEL, 0, 0, "K[:V]", "formats of stored keys and values: f32 f16 bf16 q8; default f16")                \
+    X(ROWS, U32, rows, "rows", 0, "ubatch", G_MODEL, 1, 65536, "N", "most rows of one step; default 512")                                 \
+    X(CHAT_TEMPLATE, STR, chat_template, "chat-template", 0, "", G_MODEL, 0, 0, "FILE", "chat template instead of the model's own")       \
+    /* input of generate */                                                                                                               \
+    X(PROMPT, STR, prompt, "prompt", 'p', "", G_INPUT, 0, 0, "TEXT", "raw text to continue")                                              \
+    X(IDS, STR, ids, "ids", 0, "", G_IDS, 0, 0, "1,2,3", "token ids, taken as they are")                                                  \
+    X(CHAT, STR, chat, "chat", 0, "", G_INPUT, 0, 0, "FILE", "chat messages (JSON): the template is applied")                             \
+    /* request */                                                                                                                         \
+    X(MAX_TOKENS, I64, max_tokens, "max-tokens", 0, "n-predict", G_REQUEST, -1, 4294967295.0, "N",                                        \
+      "most tokens to generate; -1: as far as it goes")                                                                                   \
+    X(SEED, U64, seed, "seed", 's', "", G_REQUEST, 0, 18446744073709551615.0, "N", "seed of the sampling noise; default: drawn")          \
+    X(CHOICES, U32, choices, "choices", 0, "", G_REQUEST, 1, 128, "N", "answers to one prompt")                                           \
+    X(IGNORE_EOS, FLAG, ignore_eos, "ignore-eos", 0, "", G_REQUEST, 0, 0, "", "the end-of-text token is an ordinary token")               \
+    X(STOP, LIST, stop, "stop", 0, "", G_REQUEST, 0, 0, "TEXT", "end before this text (may be repeated)")                                 \
+    X(STOP_ID, LIST, stop_id, "stop-id", 0, "", G_REQUEST, 0, 0, "ID", "end at this token (may be repeated)")                             \
+    X(TOP_LOGPROBS, U32, top_logprobs, "top-logprobs", 0, "", G_REQUEST, 0, 128, "K", "log-probabilities of the K likeliest tokens")      \
+    X(LOGPROBS, FLAG, logprobs, "logprobs", 0, "", G_REQUEST, 0, 0, "", "log-probability of each token")                                  \
+    /* sampling */                                                                                                                        \
+    X(TEMPERATURE, F32, temperature, "temperature", 0, "temp", G_SAMPLE, 0, 1000, "T", "0: always the likeliest token")                   \
+    X(TOP_K, U32, top_k, "top-k", 0, "", G_SAMPLE, 0, 4294967295.0, "K", "keep the K likeliest; 0: off")                                  \
+    X(TOP_P, F32, top_p, "top-p", 0, "", G_SAMPLE, 0, 1, "P", "keep the likeliest that reach probability P; 1: off")                      \
+    X(MIN_P, F32, min_p, "min-p", 0, "", G_SAMPLE, 0, 1, "P", "keep what is at least P times the likeliest; 0: off")                      \
+    X(TYPICAL_P, F32, typical_p, "typical-p", 0, "typical", G_SAMPLE, 0, 1, "P", "locally typical sampling; 1: off")                      \
+    X(TOP_N_SIGMA, F32, top_n_sigma, "top-n-sigma", 0, "", G_SAMPLE, -1, 1000, "N", "keep logits within N deviations of the best; 0: off")\
+    X(XTC_PROBABILITY, F32, xtc_probability, "xtc-probability", 0, "", G_SAMPLE, 0, 1, "P", "chance to drop the top choices; 0: off")     \
+    X(XTC_THRESHOLD, F32, xtc_threshold, "xtc-threshold", 0, "", G_SAMPLE, 0, 1, "P", "what counts as a top choice")                      \
+    X(REPETITION_PENALTY, F32, repetition_penalty, "repetition-penalty", 0, "repeat-penalty", G_SAMPLE, 0.001, 1000, "R", "1: off")       \
+    X(PRESENCE_PENALTY, F32, presence_penalty, "presence-penalty", 0, "", G_SAMPLE, -1000, 1000, "R", "0: off")                           \
+    X(FREQUENCY_PENALTY, F32, frequency_penalty, "frequency-penalty", 0, "", G_SAMPLE, -1000, 1000, "R", "0: off")                        \
+    X(PENALTY_WINDOW, U32, penalty_window, "penalty-window", 0, "repeat-last-n", G_SAMPLE, 0, 4294967295.0, "N",                          \
+      "tokens the penalties look back; 0: all")                                                                                           \
+    X(LOGIT_BIAS, LIST, logit_bias, "logit-bias", 0, "", G_SAMPLE, 0, 0, "ID=B", "added to a token's logit; B may be -inf (repeatable)")  \
+    X(MIN_TOKENS, U32, min_tokens, "min-tokens", 0, "", G_SAMPLE, 0, 4294967295.0, "N", "no end token before this many")                  \
+    X(SAMPLER_ORDER, STR, sampler_order, "sampler-order", 0, "", G_SAMPLE, 0, 0, "LIST",                                                  \
+      "order of the filters: top_n_sigma,top_k,typical_p,top_p,min_p,xtc")                                                                \
+    /* score */                                                                                                                           \
+    X(FILE, STR, file, "file", 'f', "", G_SCORE, 0, 0, "FILE", "text file to score, cut into windows of the context")                     \
+    X(TOP, U32, top, "top", 0, "", G_SCORE, 0, 128, "K", "the K likeliest tokens at each position")                                       \
+    X(LOGITS, STR, logits, "logits", 0, "", G_SCORE, 0, 0, "last", "raw logits of the last position")                                     \
+    X(WINDOW, U32, window, "window", 0, "", G_SCORE, 2, 4294967295.0, "N", "tokens of a window; default: the context")                    \
+    /* tokenize */                                                                                                                        \
+    X(NO_BOS, FLAG, no_bos, "no-bos", 0, "", G_TOKENIZE, 0, 0, "", "without the model's start token")                                     \
+    X(NO_PARSE_SPECIAL, FLAG, no_parse_special, "no-parse-special", 0, "", G_TOKENIZE, 0, 0, "", "special tokens in the text stay text")  \
+    /* render */                                                                                                                          \
+    X(MESSAGES, STR, messages, "messages", 'm', "", G_RENDER, 0, 0, "FILE", "chat messages (JSON array)")                                 \
+    X(TOOLS, STR, tools, "tools", 0, "", G_TOOLS, 0, 0, "FILE", "tools (JSON array)")                                                     \
+    X(SET, LIST, set, "set", 0, "", G_TOOLS, 0, 0, "KEY=JSON", "a variable of the template (may be repeated)")                            \
+    X(NO_GENERATION_PROMPT, FLAG, no_generation_prompt, "no-generation-prompt", 0, "", G_TOOLS, 0, 0, "",                                 \
+      "leave the answer's opening away")                                                                                                  \
+    X(BOUNDARIES, FLAG, boundaries, "boundaries", 0, "", G_RENDER, 0, 0, "", "also print the byte offsets of turn ends")                  \
+    /* pull and add */                                                                                                                    \
+    X(REVISION, STR, revision, "revision", 0, "", G_PULL, 0, 0, "REV", "branch, tag or commit of the repository; default main")           \
+    X(CONNECTIONS, U32, connections, "connections", 0, "", G_PULL, 1, 16, "N", "parallel ranges; default 4")                              \
+    X(ENDPOINT, STR, endpoint, "endpoint", 0, "", G_PULL, 0, 0, "URL", "the hub's address; default $HF_ENDPOINT or the public hub")       \
+    X(SHA256, STR, sha256, "sha256", 0, "", G_STORE, 0, 0, "HEX", "refuse the file unless this is its SHA-256")                           \
+    /* chat in the terminal */                                                                                                            \
+    X(SYSTEM, STR, system, "system", 0, "", G_RUN, 0, 0, "TEXT", "system message of the chat")                                            \
+    /* bench */                                                                                                                           \
+    X(BENCH_PROMPT, U32, bench_prompt, "n-prompt", 'p', "", G_BENCH, 0, 10000000, "N", "prompt tokens; default 512, 0: none")             \
+    X(BENCH_DECODE, U32, bench_decode, "n-gen", 'n', "", G_BENCH, 0, 10000000, "N", "decoded tokens; default 128, 0: none")               \
+    X(BENCH_REPS, U32, bench_reps, "repetitions", 'r', "", G_BENCH, 1, 1000, "N", "repetitions; default 5")                               \
+    X(BENCH_DEPTH, U32, bench_depth, "depth", 'd', "", G_BENCH, 0, 10000000, "N", "tokens already in the context")                        \
+    X(BENCH_SEQUENCES, U32, bench_sequences, "sequences", 0, "", G_BENCH, 1, 1024, "N", "sequences decoded side by side; default 1")
+
+#endif

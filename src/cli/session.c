@@ -1,0 +1,231 @@
+/* cli/session.c - see session.h. */
+#include "cli/session.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/str.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { SMALL_FILE_MAX = 64 << 20 };
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int sig)
+{
+    (void)sig;
+    interrupted = 1;
+}
+
+void session_interrupts(void)
+{
+    struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+    sigemptyset(&a.sa_mask);
+    sigaction(SIGINT, &a, NULL);
+}
+
+bool session_interrupted(void)
+{
+    return interrupted;
+}
+
+int session_fail(const char *verb, const struct rh_error *err)
+{
+    fprintf(stderr, "rhapsode %s: %s\n", verb, err->text[0] ? err->text : err_text(err->code));
+    return 1;
+}
+
+int session_usage(const char *verb, const char *fmt, ...)
+{
+    va_list ap;
+    fprintf(stderr, "rhapsode %s: ", verb);
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+    return 2;
+}
+
+static int fail_err(const char *verb, const struct err *err)
+{
+    fprintf(stderr, "rhapsode %s: %s\n", verb, err->text[0] ? err->text : err_text(err->code));
+    return 1;
+}
+
+int session_open(struct session *s, const char *verb, const struct options *o, bool inspect_only)
+{
+    struct rh_error rerr = {0};
+    struct err err = {0};
+    s->verb = verb;
+    if (o->chat_template) {
+        if (file_read(&s->template_text, o->chat_template, SMALL_FILE_MAX, &err) || buf_check(&s->template_text, "chat template", &err))
+            return fail_err(verb, &err);
+        buf_cstr(&s->template_text);
+    }
+    struct rh_host_options host = {.backend = o->backend, .cpu_isa = o->cpu_isa, .threads = o->threads, .no_pin = o->no_pin,
+                                   .state_bytes = o->state, .store_dir = o->store_dir};
+    struct rh_model_options model = {.context = o->context, .kv = o->kv, .rows_max = o->rows, .inspect_only = inspect_only,
+                                     .chat_template = o->chat_template ? s->template_text.p : NULL};
+    if (rh_host_open(&host, &s->host, &rerr) || rh_model_open(s->host, o->args[0], &model, &s->model, &rerr))
+        return session_fail(verb, &rerr);
+    return 0;
+}
+
+void session_close(struct session *s)
+{
+    rh_model_close(s->model);
+    rh_host_close(s->host);
+    buf_free(&s->template_text);
+}
+
+/* ---- sampling ---- */
+
+static int parse_bias(const char *text, struct rh_bias *out)
+{
+    struct str rest = str_of(text), key;
+    uint64_t id;
+    double v = 0;
+    str_split(&rest, '=', &key);
+    bool minus_inf = rest.p && (str_is(rest, "-inf") || str_is(rest, "-Infinity"));
+    if (!rest.p || !str_to_u64(str_trim(key), &id) || id > UINT32_MAX || (!minus_inf && !str_to_f64(str_trim(rest), &v)))
+        return -1;
+    *out = (struct rh_bias){(uint32_t)id, minus_inf ? -__builtin_inff() : (float)v};
+    return 0;
+}
+
+int session_sampling(const struct session *s, const struct options *o, struct rh_sampling *out, struct rh_bias **biases)
+{
+    rh_sampling_default(s->model, out);
+#define TAKE(ID, field)         \
+    if (o->given[OPT_##ID])     \
+        out->field = o->field;
+    TAKE(TEMPERATURE, temperature)
+    TAKE(TOP_P, top_p)
+    TAKE(MIN_P, min_p)
+    TAKE(TYPICAL_P, typical_p)
+    TAKE(TOP_N_SIGMA, top_n_sigma)
+    TAKE(TOP_K, top_k)
+    TAKE(XTC_PROBABILITY, xtc_probability)
+    TAKE(XTC_THRESHOLD, xtc_threshold)
+    TAKE(REPETITION_PENALTY, repetition_penalty)
+    TAKE(PRESENCE_PENALTY, presence_penalty)
+    TAKE(FREQUENCY_PENALTY, frequency_penalty)
+    TAKE(PENALTY_WINDOW, penalty_window)
+    TAKE(MIN_TOKENS, min_tokens)
+#undef TAKE
+    if (o->sampler_order)
+        out->order = o->sampler_order;
+    *biases = mem_alloc((o->logit_bias.n + 1) * sizeof **biases);
+    for (size_t i = 0; i < o->logit_bias.n; i++)
+        if (parse_bias(o->logit_bias.items[i], &(*biases)[i])) {
+            mem_free(*biases);
+            *biases = NULL;
+            return session_usage(s->verb, "--logit-bias: expected ID=B, got '%.200s'", o->logit_bias.items[i]);
+        }
+    out->biases = *biases;
+    out->bias_count = o->logit_bias.n;
+    return 0;
+}
+
+/* ---- chat ---- */
+
+static int read_json(const char *verb, const char *path, yyjson_doc **doc)
+{
+    struct buf b = {0};
+    struct err err = {0};
+    *doc = NULL;
+    if (file_read(&b, path, SMALL_FILE_MAX, &err) == 0)
+        *doc = json_parse(buf_view(&b), path, &err);
+    buf_free(&b);
+    return *doc ? 0 : fail_err(verb, &err);
+}
+
+static char *json_text(yyjson_val *v)
+{
+    char *text = yyjson_val_write(v, 0, NULL);
+    if (!text)
+        mem_exhausted(0);
+    return text;
+}
+
+static int take_tools(struct session_chat *c, const char *verb, const char *path)
+{
+    yyjson_doc *doc;
+    int rc = read_json(verb, path, &doc);
+    if (rc)
+        return rc;
+    if (yyjson_is_arr(yyjson_doc_get_root(doc)))
+        c->tools = json_text(yyjson_doc_get_root(doc));
+    else
+        rc = session_usage(verb, "%s: expected a JSON array of tools, got %s", path, json_type_name(yyjson_doc_get_root(doc)));
+    json_free(doc);
+    return rc;
+}
+
+static int take_variables(struct session_chat *c, const char *verb, const struct option_list *set)
+{
+    struct buf b = {0};
+    buf_char(&b, '{');
+    for (size_t i = 0; i < set->n; i++) {
+        struct str rest = str_of(set->items[i]), key;
+        struct err err = {0};
+        str_split(&rest, '=', &key);
+        yyjson_doc *doc = rest.p && key.n ? json_parse(rest, "--set", &err) : NULL;
+        if (!doc) {
+            buf_free(&b);
+            return session_usage(verb, "--set: expected KEY=JSON, got '%.200s'", set->items[i]);
+        }
+        json_free(doc);
+        buf_z(&b, i ? "," : "");
+        buf_json_str(&b, key);
+        buf_char(&b, ':');
+        buf_str(&b, rest);
+    }
+    buf_char(&b, '}');
+    buf_cstr(&b);
+    if (b.failed)
+        mem_exhausted(b.n);
+    c->variables = b.p; /* a heap block like any other */
+    return 0;
+}
+
+int session_chat_read(struct session_chat *c, const char *verb, const char *path, const struct options *o)
+{
+    yyjson_doc *doc;
+    int rc = read_json(verb, path, &doc);
+    if (rc)
+        return rc;
+    yyjson_val *root = yyjson_doc_get_root(doc), *messages = yyjson_is_obj(root) ? yyjson_obj_get(root, "messages") : root;
+    yyjson_val *tools = yyjson_is_obj(root) ? yyjson_obj_get(root, "tools") : NULL;
+    if (!yyjson_is_arr(messages)) {
+        json_free(doc);
+        return session_usage(verb, "%s: expected a JSON array of messages, got %s", path, json_type_name(messages));
+    }
+    c->messages = json_text(messages);
+    if (yyjson_is_arr(tools))
+        c->tools = json_text(tools);
+    json_free(doc);
+    if (o->tools) {
+        free(c->tools);
+        c->tools = NULL;
+        rc = take_tools(c, verb, o->tools);
+    }
+    if (rc == 0 && o->set.n)
+        rc = take_variables(c, verb, &o->set);
+    c->chat = (struct rh_chat){.messages_json = {c->messages, strlen(c->messages)}, .no_generation_prompt = o->no_generation_prompt};
+    if (c->tools)
+        c->chat.tools_json = (struct rh_text){c->tools, strlen(c->tools)};
+    if (c->variables)
+        c->chat.variables_json = (struct rh_text){c->variables, strlen(c->variables)};
+    return rc;
+}
+
+void session_chat_free(struct session_chat *c)
+{
+    free(c->messages); /* yyjson's own blocks */
+    free(c->tools);
+    mem_free(c->variables);
+}
