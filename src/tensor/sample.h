@@ -14,6 +14,7 @@
 enum sample_filter { FILTER_TOP_N_SIGMA, FILTER_TOP_K, FILTER_TYPICAL_P, FILTER_TOP_P, FILTER_MIN_P, FILTER_XTC, FILTER_COUNT };
 enum { SAMPLE_STREAM = 0, SAMPLE_STREAM_XTC = 1 };
 enum { SAMPLE_TOP_MAX = 128 }; /* top log-probabilities a row may ask for */
+#define SAMPLE_TEMPERATURE_MIN 1e-6f /* below it a temperature counts as 0 */
 
 struct sample_bias {
     uint32_t id;
@@ -60,9 +61,9 @@ struct sample_row {
 };
 
 struct sample_result {
-    uint32_t id;        /* drawn; UINT32_MAX when params == NULL */
+    uint32_t id;        /* drawn; UINT32_MAX when params == NULL or when no id is allowed */
     float logprob;      /* of id, log-softmax after processors */
-    float score_logprob;/* of score_id */
+    float score_logprob;/* of score_id; -inf past the vocabulary */
     uint32_t top_count;
     uint32_t top_ids[SAMPLE_TOP_MAX];   /* by falling log-probability, ties by rising id */
     float top_logprobs[SAMPLE_TOP_MAX];

@@ -1,0 +1,243 @@
+/* backend_ref/ref_device.c - the device of the reference backend: records, events, memory, weights.
+ *
+ * Owns:       the list of records not yet run (deferred mode), every prepared weight's values.
+ * Invariants: 1. A record's parameters are a copy; what they point at is the caller's.
+ *             2. Immediate mode: a record runs when it is enqueued.  Deferred mode: all records run in order inside event_wait.
+ *             3. The first failure is returned by the next event_wait and then forgotten.
+ * Threads:    one. */
+#include "backend_ref/backend_ref.h"
+#include "backend_ref/ref_int.h"
+
+#include "base/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { RECORD_BYTES = 320 };
+
+struct record {
+    ref_run run;
+    _Alignas(16) unsigned char op[RECORD_BYTES];
+};
+
+/* process lifetime; owned by who opened it */
+struct device {
+    struct device_head head;
+    bool deferred;
+    struct record *records; /* [record_count], only in deferred mode */
+    size_t record_count, record_cap;
+    uint64_t recorded, done; /* events */
+    int failure;
+};
+
+static int device_open(const struct device_config *cfg, struct device **out, struct err *err)
+{
+    *out = NULL;
+    if (cfg->level && strcmp(cfg->level, "deferred") != 0)
+        return err_set(err, ERR_ARGUMENT, "backend 'ref': unknown level '%s', expected none or 'deferred'", cfg->level);
+    struct device *d = mem_try_zero(1, sizeof *d);
+    if (!d)
+        return err_nomem(err, "reference device", sizeof *d);
+    d->head.backend = &backend_ref;
+    d->deferred = cfg->level != NULL;
+    *out = d;
+    return 0;
+}
+
+static void run_all(struct device *d)
+{
+    for (size_t i = 0; i < d->record_count; i++) {
+        int rc = d->records[i].run(d, d->records[i].op);
+        if (rc && !d->failure)
+            d->failure = rc;
+    }
+    d->record_count = 0;
+}
+
+static void device_close(struct device *d)
+{
+    if (!d)
+        return;
+    run_all(d);
+    mem_free(d->records);
+    mem_free(d);
+}
+
+static int enqueue(struct device *d, ref_run run, const void *op, size_t op_bytes)
+{
+    if (op_bytes > RECORD_BYTES)
+        return ERR_INTERNAL;
+    if (!d->deferred) {
+        int rc = run(d, op);
+        if (rc && !d->failure)
+            d->failure = rc;
+        return 0;
+    }
+    if (d->record_count == d->record_cap) {
+        size_t cap = d->record_cap ? 2 * d->record_cap : 64;
+        struct record *more = mem_try_resize(d->records, cap * sizeof *more);
+        if (!more)
+            return ERR_NOMEM;
+        d->records = more;
+        d->record_cap = cap;
+    }
+    struct record *r = d->records + d->record_count++;
+    r->run = run;
+    memcpy(r->op, op, op_bytes);
+    return 0;
+}
+
+static void device_info(const struct device *d, struct device_info *out)
+{
+    *out = (struct device_info){.backend = "ref", .n_threads = 1, .arithmetic = 1, .levels_equal = true};
+    snprintf(out->level, sizeof out->level, "%s", d->deferred ? "deferred" : "plain");
+    snprintf(out->text, sizeof out->text, "reference: plain C in f32, one thread");
+    out->memory_total_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    out->memory_free_bytes = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static uint64_t reserve_plan(const struct device *d, const struct device_reserve *r)
+{
+    (void)d, (void)r;
+    return 0; /* scratch comes and goes with each op */
+}
+
+static int reserve(struct device *d, const struct device_reserve *r, struct err *err)
+{
+    (void)d, (void)r, (void)err;
+    return 0;
+}
+
+static int buffer_new(struct device *d, size_t size_bytes, void **out, struct err *err)
+{
+    (void)d;
+    *out = mem_try_aligned(64, size_bytes ? size_bytes : 1);
+    if (!*out)
+        return err_nomem(err, "reference buffer", size_bytes);
+    memset(*out, 0, size_bytes);
+    return 0;
+}
+
+static void buffer_free(struct device *d, void *p, size_t size_bytes)
+{
+    (void)d, (void)size_bytes;
+    mem_free(p);
+}
+
+static int buffer_copy(struct device *d, void *dst, const void *src, size_t size_bytes, struct err *err)
+{
+    (void)d, (void)err;
+    if (size_bytes)
+        memcpy(dst, src, size_bytes);
+    return 0;
+}
+
+static int weight_plan(struct device *d, const struct weight_src *src, unsigned use, uint64_t *size_bytes, struct err *err)
+{
+    (void)d, (void)use, (void)err;
+    *size_bytes = (uint64_t)src->rows * src->cols * sizeof(float);
+    return 0;
+}
+
+static void weight_free(struct device *d, struct weight *w)
+{
+    (void)d;
+    if (!w)
+        return;
+    mem_free((void *)(uintptr_t)w->head.name);
+    mem_free(w->values);
+    mem_free(w);
+}
+
+static int weight_prepare(struct device *d, const struct weight_src *src, unsigned use, struct weight **out, struct err *err)
+{
+    (void)use;
+    *out = NULL;
+    size_t n = (size_t)src->rows * src->cols;
+    struct weight *w = mem_try_zero(1, sizeof *w);
+    if (w) {
+        w->head = (struct weight_head){src->type, src->rows, src->cols, mem_try_strndup(src->name, strlen(src->name))};
+        w->values = mem_try_array(n, sizeof *w->values);
+    }
+    if (!w || !w->head.name || !w->values) {
+        weight_free(d, w);
+        return err_nomem(err, src->name, n * sizeof(float));
+    }
+    for (uint32_t r = 0; r < src->rows; r++) {
+        float *row = w->values + (size_t)r * src->cols;
+        weight_src_row(src, r, row);
+        for (uint32_t c = 0; c < src->cols; c++)
+            if (!isfinite(row[c])) {
+                err_set(err, ERR_FORMAT, "tensor '%s': row %u, column %u is not finite", src->name, r, c);
+                weight_free(d, w);
+                return ERR_FORMAT;
+            }
+    }
+    *out = w;
+    return 0;
+}
+
+static bool kv_format_supported(const struct device *d, enum kv_format k, enum kv_format v, uint32_t d_k, uint32_t d_v)
+{
+    (void)d;
+    return kv_format_k_bytes(k, d_k) && kv_format_v_bytes(v, d_v);
+}
+
+static int event_record(struct device *d, uint64_t *out)
+{
+    *out = ++d->recorded;
+    if (!d->deferred)
+        d->done = d->recorded;
+    return 0;
+}
+
+static int event_wait(struct device *d, uint64_t event, struct err *err)
+{
+    if (event > d->recorded)
+        return err_set(err, ERR_INTERNAL, "event %llu was never recorded", (unsigned long long)event);
+    run_all(d);
+    d->done = d->recorded;
+    int rc = d->failure;
+    d->failure = 0;
+    return rc ? err_set(err, rc, "reference backend: %s", err_text(rc)) : 0;
+}
+
+static bool event_done(struct device *d, uint64_t event)
+{
+    return event <= d->done;
+}
+
+/* attn_prepare and the other fusions are left to their compositions: that is what they mean. */
+#define ENQUEUE_OP(name)                                                   \
+    static int op_##name##_enqueue(struct device *d, const struct op_##name *op) \
+    {                                                                      \
+        return enqueue(d, ref_run_##name, op, sizeof *op);                 \
+    }
+#define NO_OP(name)
+BACKEND_OPS(ENQUEUE_OP, NO_OP)
+#undef ENQUEUE_OP
+
+const struct backend backend_ref = {
+    .name = "ref",
+    .device_open = device_open,
+    .device_close = device_close,
+    .device_info = device_info,
+    .reserve_plan = reserve_plan,
+    .reserve = reserve,
+    .buffer_new = buffer_new,
+    .buffer_free = buffer_free,
+    .buffer_write = buffer_copy,
+    .buffer_read = buffer_copy,
+    .weight_plan = weight_plan,
+    .weight_prepare = weight_prepare,
+    .weight_free = weight_free,
+    .kv_format_supported = kv_format_supported,
+    .event_record = event_record,
+    .event_wait = event_wait,
+    .event_done = event_done,
+#define OP_FIELD(name) .name = op_##name##_enqueue,
+    BACKEND_OPS(OP_FIELD, NO_OP)
+#undef OP_FIELD
+};

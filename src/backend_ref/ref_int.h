@@ -1,0 +1,27 @@
+/* backend_ref/ref_int.h - inside the reference backend only.
+ *
+ * ref_device.c: the device, its queue of records, memory, weights.  ref_ops.c: what every op means.  ref_attention.c: pages and
+ * attention.  ref_sample.c: sample_rows.  Run functions return 0 or ERR_X; the first failure is kept until the next event_wait. */
+#ifndef RH_REF_INT_H
+#define RH_REF_INT_H
+
+#include "tensor/backend.h"
+
+/* lifetime of the model; owned by who prepared it.  Dequantised whole. */
+struct weight {
+    struct weight_head head;
+    float *values; /* [rows][cols] */
+};
+
+typedef int (*ref_run)(struct device *d, const void *op);
+
+#define REF_RUN_PROTO(name) int ref_run_##name(struct device *d, const void *op);
+BACKEND_OPS(REF_RUN_PROTO, REF_RUN_PROTO)
+#undef REF_RUN_PROTO
+
+static inline float *ref_row(const struct tensor *t, uint32_t row)
+{
+    return (float *)t->data + (size_t)row * t->stride;
+}
+
+#endif

@@ -1,0 +1,181 @@
+/* backend_ref/ref_ops.c - the meaning of the ops that work row by row, in the plainest form.
+ *
+ * Storage is f32; sums run in f64, so that what is compared with this is the error of the other side. */
+#include "backend_ref/ref_int.h"
+
+#include "base/math.h"
+
+#include <math.h>
+#include <string.h>
+
+int ref_run_copy_in(struct device *d, const void *p)
+{
+    (void)d;
+    const struct op_copy_in *op = p;
+    memcpy(op->dst, op->src, op->size_bytes);
+    return 0;
+}
+
+int ref_run_copy_out(struct device *d, const void *p)
+{
+    (void)d;
+    const struct op_copy_out *op = p;
+    memcpy(op->dst, op->src, op->size_bytes);
+    return 0;
+}
+
+int ref_run_copy(struct device *d, const void *p)
+{
+    (void)d;
+    const struct op_copy *op = p;
+    memcpy(op->dst, op->src, op->size_bytes);
+    return 0;
+}
+
+int ref_run_embed(struct device *d, const void *p)
+{
+    (void)d;
+    const struct op_embed *op = p;
+    for (uint32_t r = 0; r < op->y.rows; r++) {
+        if (op->ids[r] >= op->w->head.rows)
+            return ERR_INTERNAL;
+        const float *w = op->w->values + (size_t)op->ids[r] * op->y.cols;
+        for (uint32_t c = 0; c < op->y.cols; c++)
+            ref_row(&op->y, r)[c] = op->scale * w[c];
+    }
+    return 0;
+}
+
+int ref_run_linear(struct device *d, const void *p)
+{
+    (void)d;
+    const struct op_linear *op = p;
+    for (uint32_t r = 0; r < op->x.rows; r++)
+        for (uint32_t o = 0; o < op->y.cols; o++) {
+            const float *x = ref_row(&op->x, r), *w = op->w->values + (size_t)o * op->x.cols;
+            double sum = 0;
+            for (uint32_t c = 0; c < op->x.cols; c++)
+                sum += (double)x[c] * (double)w[c];
+            float value = (float)sum;
+            if (op->bias)
+                value += op->bias[o];
+            value *= op->alpha;
+            float *y = ref_row(&op->y, r) + o;
+            *y = op->add ? *y + value : value;
+        }
+    return 0;
+}
+
+int ref_run_norm(struct device *d, const void *p)
+{
+    (void)d;
+    const struct op_norm *op = p;
+    for (uint32_t r = 0; r < op->x.rows; r++)
+        for (uint32_t at = 0; at < op->x.cols; at += op->dim) {
+            const float *x = ref_row(&op->x, r) + at;
+            float *y = ref_row(&op->y, r) + at;
+            double sum = 0;
+            for (uint32_t c = 0; c < op->dim; c++)
+                sum += (double)x[c] * (double)x[c];
+            float scale = (float)(1 / sqrt(sum / op->dim + (double)op->eps));
+            for (uint32_t c = 0; c < op->dim; c++) {
+                float value = x[c] * scale * op->w[c];
+                y[c] = op->add ? y[c] + op->scale * value : value;
+            }
+        }
+    return 0;
+}
+
+int ref_run_rope_table(struct device *d, const void *p)
+{
+    (void)d;
+    const struct op_rope_table *op = p;
+    for (uint32_t r = 0; r < op->table.rows; r++)
+        for (uint32_t i = 0; i < op->n; i++) {
+            double s, c;
+            math_sincosd((double)((float)op->pos[r] * op->inv_freq[i]), &s, &c);
+            ref_row(&op->table, r)[i] = (float)c * op->mscale;
+            ref_row(&op->table, r)[op->n + i] = (float)s * op->mscale;
+        }
+    return 0;
+}
+
+int ref_run_rope(struct device *d, const void *p)
+{
+    (void)d;
+    const struct op_rope *op = p;
+    uint32_t n = op->table.cols / 2;
+    for (uint32_t r = 0; r < op->x.rows; r++)
+        for (uint32_t h = 0; h < op->n_heads; h++) {
+            float *x = ref_row(&op->x, r) + (size_t)h * op->head_dim;
+            const float *cosine = ref_row(&op->table, r), *sine = cosine + n;
+            for (uint32_t i = 0; i < n; i++) {
+                uint32_t a = op->pairing == ROPE_HALVES ? i : 2 * i, b = op->pairing == ROPE_HALVES ? i + n : 2 * i + 1;
+                float x0 = x[a], x1 = x[b];
+                x[a] = x0 * cosine[i] - x1 * sine[i];
+                x[b] = x1 * cosine[i] + x0 * sine[i];
+            }
+        }
+    return 0;
+}
+
+static float activate(enum act act, float x)
+{
+    switch (act) {
+    case ACT_SILU:
+        return x / (1 + math_expf(-x));
+    case ACT_GELU_TANH:
+        return 0.5f * x * (1 + math_tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+    case ACT_GELU_ERF:
+        return 0.5f * x * (1 + math_erff(x * 0.7071067812f));
+    case ACT_COUNT:
+        break;
+    }
+    return NAN;
+}
+
+int ref_run_gated(struct device *d, const void *p)
+{
+    (void)d;
+    const struct op_gated *op = p;
+    for (uint32_t r = 0; r < op->y.rows; r++)
+        for (uint32_t c = 0; c < op->y.cols; c++)
+            ref_row(&op->y, r)[c] = activate(op->act, ref_row(&op->gate, r)[c]) * ref_row(&op->up, r)[c];
+    return 0;
+}
+
+int ref_run_add(struct device *d, const void *p)
+{
+    (void)d;
+    const struct op_add *op = p;
+    for (uint32_t r = 0; r < op->y.rows; r++)
+        for (uint32_t c = 0; c < op->y.cols; c++) {
+            float *y = ref_row(&op->y, r) + c;
+            *y = *y * op->y_scale + ref_row(&op->x, r)[c] * op->x_scale;
+        }
+    return 0;
+}
+
+int ref_run_softcap(struct device *d, const void *p)
+{
+    (void)d;
+    const struct op_softcap *op = p;
+    for (uint32_t r = 0; r < op->x.rows; r++)
+        for (uint32_t c = 0; c < op->x.cols; c++) {
+            float *x = ref_row(&op->x, r) + c;
+            *x = op->cap * math_tanhf(*x / op->cap);
+        }
+    return 0;
+}
+
+int ref_run_gather(struct device *d, const void *p)
+{
+    (void)d;
+    const struct op_gather *op = p;
+    for (uint32_t r = 0; r < op->y.rows; r++) {
+        if (op->rows[r] >= op->x.rows)
+            return ERR_INTERNAL;
+        memcpy(ref_row(&op->y, r), ref_row(&op->x, op->rows[r]), op->y.cols * sizeof(float));
+    }
+    return 0;
+}
