@@ -41,7 +41,75 @@ typedef void (*cpu_dot_fn)(const struct cpu_dot *job);
 
 /* ---- rows: norms, rope, activations, attention, sampling.  X(type, field). ---- */
 
-#define CPU_KERNELS_ROWS(X)
+/* y = (x r) w with r = 1 / sqrt(mean(x^2) + eps) over n values; add: y = y + that (times scale, when scale is not 1). */
+typedef void (*cpu_norm_fn)(const float *x, const float *w, float *y, uint32_t n, float eps, bool add, float scale);
+/* n pairs of one head turned in place; pairs (i, i + n) or, adjacent, (2 i, 2 i + 1). */
+typedef void (*cpu_rope_fn)(float *x, const float *cosine, const float *sine, uint32_t n, bool adjacent);
+typedef void (*cpu_gated_fn)(const float *gate, const float *up, float *y, uint32_t n); /* one activation each */
+typedef void (*cpu_add_fn)(const float *x, float *y, uint32_t n, float x_scale, float y_scale);
+typedef void (*cpu_softcap_fn)(float *x, uint32_t n, float scale, float cap); /* x = cap tanh((x scale) / cap) */
+typedef void (*cpu_half_fn)(const float *x, uint16_t *y, uint32_t n);         /* f32 -> f16 or bf16, to nearest even */
+
+/* Attention works on one page (KV_PAGE positions) and `m` query vectors at a time; scores of a block lie in s[m][KV_BLOCK]. */
+struct cpu_score {
+    const void *k;              /* K plane of the page */
+    uint32_t d, m;
+    const float *q;             /* [m][d] */
+    const struct cpu_act *qa;   /* [m][d / 32], for int8 planes */
+    float *s;                   /* [m][KV_BLOCK], at the page's first position */
+};
+typedef void (*cpu_score_fn)(const struct cpu_score *job); /* all positions of the page */
+struct cpu_mix {
+    const void *v;              /* V plane of the page */
+    uint32_t d, m;
+    uint32_t from, to;          /* positions of the page that all m see */
+    const float *p;             /* [m][KV_BLOCK], at the page's first position */
+    float *o;                   /* [m][d]: o = fma(p_j, v_j, o), j ascending */
+};
+typedef void (*cpu_mix_fn)(const struct cpu_mix *job);
+/* Scores of one block's visible positions [from, to) to p = exp2((s - max) c), in place; their maximum and sum. */
+typedef void (*cpu_soft_fn)(float *s, uint32_t from, uint32_t to, float c, float *max_out, float *sum_out);
+/* One block's partial onto the running one: state = max, sum. */
+typedef void (*cpu_fold_fn)(float state[2], float *o, const float block[2], const float *o_block, uint32_t d, float c);
+typedef void (*cpu_scale_fn)(const float *x, float *y, uint32_t n, float scale); /* y = x scale */
+
+/* Sampling works on blocks of at most LOGIT_BLOCK ids, x[0] being a multiple of LOGIT_BLOCK. */
+typedef float (*cpu_argmax_fn)(const float *x, uint32_t n, uint32_t *index); /* lowest index of the maximum; -inf, 0 if none is above */
+/* Sum of exp2((x - max) log2e): 16 lanes by index, tree16. */
+typedef float (*cpu_expsum_fn)(const float *x, uint32_t n, float max);
+/* Sum of the integers rne(2^40 exp2((x / t - max) log2e)): any order. */
+typedef uint64_t (*cpu_mass_fn)(const float *x, uint32_t n, float t, float max);
+/* Indices of x >= least, ascending, into out; how many.  Stops (returns UINT32_MAX) when more than `cap`. */
+typedef uint32_t (*cpu_pick_fn)(const float *x, uint32_t n, float least, uint32_t *out, uint32_t cap);
+/* out[i] = Gumbel noise of ids first + i, first a multiple of 4, n a multiple of 4. */
+typedef void (*cpu_gumbel_fn)(uint64_t key, const uint32_t counter[3], uint32_t first, uint32_t n, float *out);
+
+#define CPU_KERNELS_ROWS(X)            \
+    X(cpu_norm_fn, norm)               \
+    X(cpu_rope_fn, rope)               \
+    X(cpu_gated_fn, gated_silu)        \
+    X(cpu_gated_fn, gated_gelu_tanh)   \
+    X(cpu_gated_fn, gated_gelu_erf)    \
+    X(cpu_add_fn, add)                 \
+    X(cpu_softcap_fn, softcap)         \
+    X(cpu_half_fn, to_f16)             \
+    X(cpu_half_fn, to_bf16)            \
+    X(cpu_score_fn, score_f32)         \
+    X(cpu_score_fn, score_f16)         \
+    X(cpu_score_fn, score_bf16)        \
+    X(cpu_score_fn, score_q8)          \
+    X(cpu_mix_fn, mix_f32)             \
+    X(cpu_mix_fn, mix_f16)             \
+    X(cpu_mix_fn, mix_bf16)            \
+    X(cpu_mix_fn, mix_q8)              \
+    X(cpu_soft_fn, soft)               \
+    X(cpu_fold_fn, fold)               \
+    X(cpu_scale_fn, scale)             \
+    X(cpu_argmax_fn, argmax)           \
+    X(cpu_expsum_fn, expsum)           \
+    X(cpu_mass_fn, mass)               \
+    X(cpu_pick_fn, pick)               \
+    X(cpu_gumbel_fn, gumbel)
 
 struct cpu_kernels {
 #define CPU_KERNEL_FIELD(type, name) type name;
