@@ -211,25 +211,6 @@ static int read_input(struct rh_request_options *r, struct session_chat *chat, c
     return 0;
 }
 
-static int read_stops(struct rh_request_options *r, struct rh_text **stop, uint32_t **stop_ids, const struct options *o)
-{
-    *stop = mem_alloc((o->stop.n + 1) * sizeof **stop);
-    *stop_ids = mem_alloc((o->stop_id.n + 1) * sizeof **stop_ids);
-    for (size_t i = 0; i < o->stop.n; i++)
-        (*stop)[i] = (struct rh_text){o->stop.items[i], strlen(o->stop.items[i])};
-    for (size_t i = 0; i < o->stop_id.n; i++) {
-        uint64_t id;
-        if (!str_to_u64(str_of(o->stop_id.items[i]), &id) || id > UINT32_MAX)
-            return session_usage("generate", "--stop-id: expected a token id, got '%.100s'", o->stop_id.items[i]);
-        (*stop_ids)[i] = (uint32_t)id;
-    }
-    r->stop = *stop;
-    r->stop_count = o->stop.n;
-    r->stop_ids = *stop_ids;
-    r->stop_id_count = o->stop_id.n;
-    return 0;
-}
-
 static int generate(struct session *s, struct rh_request_options *ro, const struct options *o)
 {
     struct rh_sampling sampling;
@@ -272,7 +253,7 @@ int cli_generate(struct options *o)
                                    .top_logprobs = o->top_logprobs};
     int rc = read_input(&r, &chat, o);
     if (rc == 0)
-        rc = read_stops(&r, &stop, &stop_ids, o);
+        rc = session_stops("generate", o, &r, &stop, &stop_ids);
     if (rc == 0)
         rc = session_open(&s, "generate", o, false);
     if (rc == 0)

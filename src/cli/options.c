@@ -245,6 +245,14 @@ int options_config(struct options *o, const struct verb *verb, const char *path,
     return rc;
 }
 
+int options_assign(struct options *o, unsigned groups, const char *name, const char *value, struct err *err)
+{
+    int at = row_of_name(str_of(name));
+    if (at < 0 || !(option_rows[at].group & groups))
+        return err_set(err, ERR_ARGUMENT, "unknown parameter '%.100s'", name);
+    return put(o, (size_t)at, "", value, err);
+}
+
 void options_free(struct options *o)
 {
     for (int i = 0; i < OPT_COUNT; i++)

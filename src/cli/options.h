@@ -83,6 +83,8 @@ const struct verb *cli_verb_find(const char *name); /* NULL */
 int options_parse(struct options *o, const struct verb *verb, int argc, char **argv, struct err *err);
 /* "key = value" lines; # starts a comment.  Keys this verb does not take are checked for their names only. */
 int options_config(struct options *o, const struct verb *verb, const char *path, bool must_exist, struct err *err);
+/* One option by name while the program runs (chat): only those of `groups`; ERR_ARGUMENT leaves the old value. `value` must live on. */
+int options_assign(struct options *o, unsigned groups, const char *name, const char *value, struct err *err);
 void options_free(struct options *o);
 
 /* "1,2,3" (blanks allowed) -> ids; free with mem_free. */

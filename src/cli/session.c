@@ -130,6 +130,27 @@ int session_sampling(const struct session *s, const struct options *o, struct rh
     return 0;
 }
 
+/* ---- stops ---- */
+
+int session_stops(const char *verb, const struct options *o, struct rh_request_options *r, struct rh_text **stop, uint32_t **stop_ids)
+{
+    *stop = mem_alloc((o->stop.n + 1) * sizeof **stop);
+    *stop_ids = mem_alloc((o->stop_id.n + 1) * sizeof **stop_ids);
+    for (size_t i = 0; i < o->stop.n; i++)
+        (*stop)[i] = (struct rh_text){o->stop.items[i], strlen(o->stop.items[i])};
+    for (size_t i = 0; i < o->stop_id.n; i++) {
+        uint64_t id;
+        if (!str_to_u64(str_of(o->stop_id.items[i]), &id) || id > UINT32_MAX)
+            return session_usage(verb, "--stop-id: expected a token id, got '%.100s'", o->stop_id.items[i]);
+        (*stop_ids)[i] = (uint32_t)id;
+    }
+    r->stop = *stop;
+    r->stop_count = o->stop.n;
+    r->stop_ids = *stop_ids;
+    r->stop_id_count = o->stop_id.n;
+    return 0;
+}
+
 /* ---- chat ---- */
 
 static int read_json(const char *verb, const char *path, yyjson_doc **doc)

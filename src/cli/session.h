@@ -22,6 +22,9 @@ void session_close(struct session *s);
 /* The model's defaults with the options on top.  `biases` owns the list: mem_free it after the request was submitted. */
 int session_sampling(const struct session *s, const struct options *o, struct rh_sampling *out, struct rh_bias **biases);
 
+/* Stop strings and ids of the options into the request; the two lists are the caller's to mem_free after rh_submit, also on failure. */
+int session_stops(const char *verb, const struct options *o, struct rh_request_options *r, struct rh_text **stop, uint32_t **stop_ids);
+
 /* Messages, tools and template variables as JSON texts; owns them. */
 struct session_chat {
     struct rh_chat chat;
