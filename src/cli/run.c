@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { POLL_MS = 50, PIPED_BYTES_MAX = 64 << 20, CHANGES_MAX = 256 };
+enum { POLL_MS = 50, PIPED_BYTES_MAX = 64 << 20 };
 
 struct talk { /* process lifetime */
     struct session s;
