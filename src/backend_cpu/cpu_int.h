@@ -22,6 +22,8 @@ typedef void (*cpu_run)(struct device *d, uint32_t me, uint32_t count, const voi
 
 /* Put one record into the ring (cpu_queue.c). */
 int cpu_enqueue(struct device *d, cpu_run run, const void *op, size_t op_bytes);
+/* Everything enqueued so far is done when this returns; failures stay for the next event_wait.  For setup calls. */
+void cpu_drain(struct device *d);
 /* All workers of the record meet. */
 void cpu_barrier(struct device *d, uint32_t me);
 /* First failure of a record: kept until the next event_wait. */
@@ -32,6 +34,16 @@ const struct cpu_kernels *cpu_kernels_of(const struct device *d);          /* th
 void *cpu_scratch(struct device *d, uint32_t me, size_t size_bytes);       /* this worker's own scratch (sized by reserve) */
 void *cpu_shared_scratch(struct device *d, size_t size_bytes);             /* one for all workers of a record */
 const struct device_reserve *cpu_reserved(const struct device *d);
+
+/* What a family's run functions need for ops within `r` on `count` workers; reserve takes the largest of all families.  A request past
+ * it gives NULL and fails the record (every worker sees the same). */
+struct cpu_need {
+    size_t worker, shared; /* bytes */
+};
+#define CPU_FAMILIES(X) X(linear)
+#define CPU_NEED_PROTO(family) struct cpu_need cpu_##family##_need(const struct device_reserve *r, uint32_t count);
+CPU_FAMILIES(CPU_NEED_PROTO)
+#undef CPU_NEED_PROTO
 
 /* [*from, *to) of `n` items for worker `me`: contiguous, in units of `unit`, as even as it goes. */
 static inline void cpu_split(uint32_t n, uint32_t unit, uint32_t me, uint32_t count, uint32_t *from, uint32_t *to)

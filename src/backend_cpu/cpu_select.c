@@ -65,21 +65,18 @@ static bool usable_ref(void)
     return true;
 }
 
-/* worst to best; the order is the meaning of "cap" */
-#if defined(__x86_64__)
-#define LEVELS(X) X(ref) X(avx2) X(avx512) X(avx512vnni)
-#else
-#define LEVELS(X) X(ref)
-#endif
-
+/* worst to best; the order is the meaning of "cap".  NULL: the level improves nothing in that family. */
 static const struct {
     const char *name;
     bool (*usable)(void);
     const struct cpu_kernels *linear, *rows;
 } levels[] = {
-#define LEVEL_ENTRY(name) {#name, usable_##name, &cpu_kernels_##name##_linear, &cpu_kernels_##name##_rows},
-    LEVELS(LEVEL_ENTRY)
-#undef LEVEL_ENTRY
+    {"ref", usable_ref, &cpu_kernels_ref_linear, NULL},
+#if defined(__x86_64__)
+    {"avx2", usable_avx2, NULL, NULL},
+    {"avx512", usable_avx512, NULL, NULL},
+    {"avx512vnni", usable_avx512vnni, NULL, NULL},
+#endif
 };
 enum { LEVEL_COUNT = sizeof levels / sizeof levels[0] };
 
@@ -132,8 +129,10 @@ int cpu_level_select(const char *cap, struct cpu_kernels *out, const char **name
     for (int i = 0; i <= last; i++) {
         if (!cpu_level_usable(i))
             continue;
-        merge(out, levels[i].linear);
-        merge(out, levels[i].rows);
+        if (levels[i].linear)
+            merge(out, levels[i].linear);
+        if (levels[i].rows)
+            merge(out, levels[i].rows);
         *name = levels[i].name;
     }
     return 0;

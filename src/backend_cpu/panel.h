@@ -58,6 +58,8 @@ struct cpu_panel {
     uint32_t cols;
     uint32_t unit;         /* 32-blocks per unit */
     uint32_t unit_head;    /* bytes */
+    uint32_t block_head;   /* bytes */
+    uint32_t bits;         /* of a code: 64 body bytes each */
     uint32_t block_bytes;  /* block header + body */
     uint32_t unit_bytes;   /* unit_head + unit * block_bytes */
 };

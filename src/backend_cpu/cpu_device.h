@@ -1,0 +1,77 @@
+/* backend_cpu/cpu_device.h - the device's own parts; only cpu_device.c and cpu_queue.c include it. */
+#ifndef RH_CPU_DEVICE_H
+#define RH_CPU_DEVICE_H
+
+#include "backend_cpu/cpu_int.h"
+
+enum { CPU_RING = 1024, CPU_THREADS_MAX = 512 };
+
+/* run == NULL: a mark (an event). */
+struct cpu_record {
+    cpu_run run;
+    _Alignas(16) unsigned char op[CPU_OP_BYTES];
+};
+
+/* Where all workers meet: the last to arrive opens the next generation. */
+struct cpu_meet {
+    _Alignas(128) _Atomic uint32_t arrived;
+    _Alignas(128) _Atomic uint32_t generation;
+    _Atomic uint32_t sleepers;
+};
+
+/* The ring.  head: the engine's thread; published: it stores, workers load; completed: stored by a worker that has just seen all
+ * others finish the record.  The two words are futexes: they change after the counter they stand for. */
+struct cpu_queue {
+    struct cpu_record *ring; /* [CPU_RING] */
+    uint64_t head;
+    _Alignas(128) _Atomic uint64_t published;
+    _Atomic uint32_t published_word, published_sleepers;
+    _Alignas(128) _Atomic uint64_t completed;
+    _Atomic uint64_t wake_at; /* the count the engine's thread sleeps for; UINT64_MAX: it does not */
+    _Atomic uint32_t completed_word;
+    _Atomic bool stop;
+    struct cpu_meet meet;
+};
+
+/* the first failure since the last event_wait that reported one; under lock */
+struct cpu_failure {
+    pthread_mutex_t lock;
+    int code;
+    uint64_t record; /* index of the record that failed */
+    char text[256];
+};
+
+struct cpu_worker {
+    struct device *d;
+    uint32_t me;
+    pthread_t thread;
+    bool started;
+};
+
+/* process or model lifetime; owned by whoever opened it */
+struct device {
+    struct device_head head;
+    struct cpu_kernels kernels;
+    const char *level;
+    uint32_t n_threads;
+    bool pin;
+    struct cpu_worker *workers; /* [n_threads] */
+    struct cpu_queue queue;
+    struct cpu_failure failure;
+    struct device_reserve reserved;
+    struct cpu_need need;       /* what the scratch areas hold */
+    size_t worker_stride;
+    unsigned char *scratch;     /* [n_threads][worker_stride], then the shared area */
+    size_t scratch_bytes;
+};
+
+/* cpu_queue.c: the pool's life */
+int cpu_queue_start(struct device *d, struct err *err);
+void cpu_queue_stop(struct device *d); /* runs what was enqueued, then ends the workers; legal after a failed start */
+
+/* cpu_queue.c: events of the table */
+int cpu_event_record(struct device *d, uint64_t *out);
+int cpu_event_wait(struct device *d, uint64_t event, struct err *err);
+bool cpu_event_done(struct device *d, uint64_t event);
+
+#endif

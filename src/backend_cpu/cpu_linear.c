@@ -1,0 +1,228 @@
+/* backend_cpu/cpu_linear.c - products of weights with rows: linear, norm_linear, norm_gated; and the row gather embed.
+ *
+ * One shape for all: inputs become what the weights read (rows quantised per 32, or plain f32), then every worker takes a contiguous
+ * run of (row block, panel) items, cut by the bytes they read, and finishes its outputs.
+ * Invariants: 1. An output depends on its own row and weight row only; cuts are over outputs, never over columns.
+ *             2. The fusions give the bits of their composition: the same norm, the same quantisation, the same dot.
+ *             3. Small inputs are prepared by every worker for itself (no barrier); larger ones once, split over workers. */
+#include "backend_cpu/cpu_weight.h"
+
+#include <string.h>
+
+enum {
+    ALONE_MAX = 8192,        /* rows * cols a worker prepares for itself */
+    ROWS_BYTES = 256 << 10,  /* input bytes of one row block: half of a second-level cache */
+    PANELS_FEW = 8,          /* panels per kernel call for up to 8 rows */
+    PANELS_MANY = 2,         /* for more rows */
+    OUT_FLOATS = CPU_DOT_ROWS * PANELS_MANY * CPU_PANEL_ROWS,
+};
+
+static size_t act_bytes(uint32_t cols)
+{
+    return (size_t)(cols / 32) * sizeof(struct cpu_act);
+}
+
+/* what a worker has to itself; each field 64-byte aligned */
+struct own {
+    _Alignas(64) unsigned char tmp[CPU_DOT_TMP];
+    float out[2][OUT_FLOATS];
+    float rows[ALONE_MAX];
+    struct cpu_act acts[ALONE_MAX / 32];
+};
+
+struct cpu_need cpu_linear_need(const struct device_reserve *r, uint32_t count)
+{
+    (void)count;
+    /* after the own part: one row, normed, on its way to be quantised */
+    return (struct cpu_need){sizeof(struct own) + (size_t)r->cols_max * sizeof(float), (size_t)r->rows_max * act_bytes(r->cols_max)};
+}
+
+static int reserved_for(const struct device *d, uint32_t rows, uint32_t cols)
+{
+    const struct device_reserve *r = cpu_reserved(d);
+    return rows <= r->rows_max && cols <= r->cols_max ? 0 : ERR_INTERNAL;
+}
+
+/* ---- one product ---- */
+
+/* rows ready for weights: either may be NULL when no weight needs it */
+struct input {
+    uint32_t rows, cols;
+    const float *f;         /* f32 rows */
+    size_t f_stride;        /* bytes */
+    const struct cpu_act *q;
+    size_t q_stride;        /* bytes */
+};
+
+struct product {
+    const struct weight *w;
+    const float *bias;
+    float alpha;
+    bool add;
+    struct tensor y;
+};
+
+/* Rows per row block: what stays in the second-level cache while panels pass. */
+static uint32_t block_rows(const struct input *in)
+{
+    size_t row = in->q ? in->q_stride : in->f_stride;
+    uint32_t n = (uint32_t)(ROWS_BYTES / row) / 8 * 8;
+    return n < 16 ? 16 : n > CPU_DOT_ROWS ? CPU_DOT_ROWS : n;
+}
+
+static void dot(const struct cpu_kernels *k, const struct weight *w, const struct input *in, uint32_t row, uint32_t rows, uint32_t panel,
+                uint32_t panels, float *out, size_t out_stride, void *tmp)
+{
+    bool f = cpu_weight_is_float(w);
+    const unsigned char *x = f ? (const unsigned char *)in->f : (const unsigned char *)in->q;
+    size_t stride = f ? in->f_stride : in->q_stride;
+    struct cpu_dot job = {
+        .w = w->data + panel * w->panel_bytes,
+        .panel_bytes = w->panel_bytes,
+        .panels = panels,
+        .panel = &w->panel,
+        .x = x + row * stride,
+        .x_stride = stride,
+        .rows = rows,
+        .out = out,
+        .out_stride = out_stride,
+        .tmp = tmp,
+    };
+    k->dot[w->panel.layout](&job);
+}
+
+/* Dots to outputs: + bias, * alpha, then stored or added. */
+static void finish(const struct product *p, const float *out, size_t out_stride, uint32_t row, uint32_t rows, uint32_t col, uint32_t cols)
+{
+    for (uint32_t r = 0; r < rows; r++) {
+        const float *o = out + r * out_stride;
+        float *y = (float *)p->y.data + (size_t)(row + r) * p->y.stride + col;
+        for (uint32_t i = 0; i < cols; i++) {
+            float v = p->bias ? o[i] + p->bias[col + i] : o[i];
+            v = p->alpha == 1.0f ? v : v * p->alpha;
+            y[i] = p->add ? y[i] + v : v;
+        }
+    }
+}
+
+/* Panels [from, to) of one product for one row block. */
+static void product_part(const struct cpu_kernels *k, const struct product *p, const struct input *in, uint32_t row, uint32_t rows,
+                         uint32_t from, uint32_t to, struct own *own)
+{
+    uint32_t step = rows <= 8 ? PANELS_FEW : PANELS_MANY;
+    for (uint32_t i = from; i < to; i += step) {
+        uint32_t n = to - i < step ? to - i : step, col = i * CPU_PANEL_ROWS;
+        uint32_t cols = p->y.cols - col < n * CPU_PANEL_ROWS ? p->y.cols - col : n * CPU_PANEL_ROWS;
+        dot(k, p->w, in, row, rows, i, n, own->out[0], n * CPU_PANEL_ROWS, own->tmp);
+        finish(p, own->out[0], n * CPU_PANEL_ROWS, row, rows, col, cols);
+    }
+}
+
+/* This worker's items of one product whose items start at `base` on the common scale of bytes; `lo`, `hi`: the worker's part of it. */
+static void product_run(const struct cpu_kernels *k, const struct product *p, const struct input *in, uint64_t base, uint64_t lo,
+                        uint64_t hi, struct own *own)
+{
+    uint32_t step = block_rows(in), panels = p->w->panels;
+    uint64_t size = p->w->panel_bytes, items = (uint64_t)((in->rows + step - 1) / step) * panels;
+    uint64_t from = lo <= base ? 0 : (lo - base + size - 1) / size, to = hi <= base ? 0 : (hi - base + size - 1) / size;
+    to = to < items ? to : items;
+    while (from < to) {
+        uint32_t row = (uint32_t)(from / panels) * step, panel = (uint32_t)(from % panels);
+        uint32_t rows = in->rows - row < step ? in->rows - row : step;
+        uint32_t end = to - from < panels - panel ? panel + (uint32_t)(to - from) : panels;
+        product_part(k, p, in, row, rows, panel, end, own);
+        from += end - panel;
+    }
+}
+
+static void products_run(struct device *d, const struct product *p, uint32_t n, const struct input *in, uint32_t me, uint32_t count,
+                         struct own *own)
+{
+    uint64_t blocks = (in->rows + block_rows(in) - 1) / block_rows(in), total = 0, base = 0;
+    for (uint32_t i = 0; i < n; i++)
+        total += blocks * p[i].w->panels * p[i].w->panel_bytes;
+    uint64_t lo = total / count * me, hi = me + 1 == count ? total : total / count * (me + 1);
+    for (uint32_t i = 0; i < n; i++) {
+        product_run(cpu_kernels_of(d), p + i, in, base, lo, hi, own);
+        base += blocks * p[i].w->panels * p[i].w->panel_bytes;
+    }
+}
+
+/* ---- inputs ---- */
+
+static const float *tensor_row(const struct tensor *t, uint32_t r)
+{
+    return (const float *)t->data + (size_t)r * t->stride;
+}
+
+/* x as it is, quantised too when a weight wants it. */
+static bool input_plain(struct device *d, const struct tensor *x, bool quant, uint32_t me, uint32_t count, struct own *own,
+                        struct input *in)
+{
+    const struct cpu_kernels *k = cpu_kernels_of(d);
+    *in = (struct input){.rows = x->rows, .cols = x->cols, .f = x->data, .f_stride = x->stride * sizeof(float)};
+    if (!quant)
+        return true;
+    uint32_t blocks = x->cols / 32;
+    in->q_stride = act_bytes(x->cols);
+    if ((uint64_t)x->rows * x->cols <= ALONE_MAX) {
+        for (uint32_t r = 0; r < x->rows; r++)
+            k->quantize(tensor_row(x, r), x->cols, own->acts + r * blocks);
+        in->q = own->acts;
+        return true;
+    }
+    struct cpu_act *q = cpu_shared_scratch(d, x->rows * in->q_stride);
+    if (!q)
+        return false;
+    uint32_t from, to; /* blocks of all rows: each is alone */
+    cpu_split(x->rows * blocks, 1, me, count, &from, &to);
+    while (from < to) {
+        uint32_t r = from / blocks, b = from % blocks, n = to - from < blocks - b ? to - from : blocks - b;
+        k->quantize(tensor_row(x, r) + 32 * b, 32 * n, q + from);
+        from += n;
+    }
+    in->q = q;
+    cpu_barrier(d, me);
+    return true;
+}
+
+/* ---- ops ---- */
+
+static void linear_run(struct device *d, uint32_t me, uint32_t count, const void *arg)
+{
+    const struct op_linear *op = arg;
+    struct own *own = cpu_scratch(d, me, sizeof *own);
+    struct input in;
+    if (!own || !input_plain(d, &op->x, !cpu_weight_is_float(op->w), me, count, own, &in))
+        return;
+    struct product p = {op->w, op->bias, op->alpha, op->add, op->y};
+    products_run(d, &p, 1, &in, me, count, own);
+}
+
+int cpu_op_linear(struct device *d, const struct op_linear *op)
+{
+    int rc = reserved_for(d, op->x.rows, op->x.cols);
+    return rc ? rc : cpu_enqueue(d, linear_run, op, sizeof *op);
+}
+
+static void embed_run(struct device *d, uint32_t me, uint32_t count, const void *arg)
+{
+    const struct op_embed *op = arg;
+    uint32_t from, to;
+    cpu_split(op->y.rows, 1, me, count, &from, &to);
+    for (uint32_t r = from; r < to; r++) {
+        float *y = (float *)op->y.data + (size_t)r * op->y.stride;
+        if (op->ids[r] >= op->w->head.rows) {
+            cpu_fail(d, ERR_INTERNAL, "cpu: embed: a row id is past the weight's rows");
+            return;
+        }
+        cpu_weight_row(op->w, op->ids[r], y);
+        for (uint32_t i = 0; i < op->y.cols && op->scale != 1.0f; i++)
+            y[i] = y[i] * op->scale;
+    }
+}
+
+int cpu_op_embed(struct device *d, const struct op_embed *op)
+{
+    return cpu_enqueue(d, embed_run, op, sizeof *op);
+}

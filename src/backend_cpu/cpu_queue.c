@@ -1,0 +1,272 @@
+/* backend_cpu/cpu_queue.c - the in-order queue of a CPU device and the pool of workers that runs it.
+ *
+ * Owns:       the ring of records, the workers, the points where they wait.
+ * Threads:    cpu_enqueue, events: the engine's thread.  Everything a record runs: the workers, never the caller.
+ * Invariants: 1. All workers run record n, meet, and only then is completed > n and record n + 1 started.
+ *             2. completed <= published <= head <= completed + CPU_RING.
+ *             3. A wait spins for a bounded time, and not at all while this process has more workers than CPUs; then it sleeps on a
+ *                futex.  Who sleeps announces it before looking again, who changes the state looks for sleepers after: no wake-up is lost.
+ *             4. Workers round to nearest and keep denormals; they never ask for heap memory.
+ * Does not:   know what ops compute. */
+#include "backend_cpu/cpu_device.h"
+
+#include "base/mem.h"
+
+#include <assert.h>
+#include <fenv.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { SPIN_NS = 60000, SPIN_STEP = 32 };
+
+static _Atomic uint32_t workers_alive; /* of all devices of this process */
+static uint32_t cpus;                  /* set before the first worker starts, then constant */
+static pthread_once_t cpus_once = PTHREAD_ONCE_INIT;
+
+static void cpus_count(void)
+{
+    cpus = thread_cpu_count();
+}
+
+/* ---- waiting ---- */
+
+/* Spin until *word != seen or the budget is used up. */
+static bool spin(_Atomic uint32_t *word, uint32_t seen)
+{
+    if (atomic_load_explicit(&workers_alive, memory_order_relaxed) > cpus)
+        return false;
+    int64_t end = 0;
+    for (uint32_t i = 1;; i++) {
+        if (atomic_load_explicit(word, memory_order_acquire) != seen)
+            return true;
+        thread_pause();
+        if (i % SPIN_STEP == 0) {
+            int64_t now = thread_now_ns();
+            if (!end)
+                end = now + SPIN_NS;
+            else if (now > end)
+                return false;
+        }
+    }
+}
+
+/* Until *word != seen. */
+static void wait_change(_Atomic uint32_t *word, uint32_t seen, _Atomic uint32_t *sleepers)
+{
+    if (spin(word, seen))
+        return;
+    atomic_fetch_add(sleepers, 1);
+    while (atomic_load(word) == seen)
+        thread_futex_wait(word, seen, -1);
+    atomic_fetch_sub(sleepers, 1);
+}
+
+static void change(_Atomic uint32_t *word, _Atomic uint32_t *sleepers)
+{
+    atomic_fetch_add(word, 1);
+    if (atomic_load(sleepers))
+        thread_futex_wake(word, INT_MAX);
+}
+
+/* The engine's thread is woken once, when what it waits for is done, not at every record. */
+static void complete(struct cpu_queue *q, uint64_t count)
+{
+    atomic_store(&q->completed, count);
+    if (count < atomic_load(&q->wake_at))
+        return;
+    atomic_fetch_add(&q->completed_word, 1);
+    thread_futex_wake(&q->completed_word, INT_MAX);
+}
+
+/* All workers meet; the last one completes the record first when `end` is set. */
+static void meet(struct device *d, const uint64_t *end)
+{
+    struct cpu_meet *m = &d->queue.meet;
+    uint32_t generation = atomic_load_explicit(&m->generation, memory_order_relaxed);
+    if (atomic_fetch_add_explicit(&m->arrived, 1, memory_order_acq_rel) + 1 < d->n_threads) {
+        wait_change(&m->generation, generation, &m->sleepers);
+        return;
+    }
+    atomic_store_explicit(&m->arrived, 0, memory_order_relaxed);
+    if (end)
+        complete(&d->queue, *end);
+    change(&m->generation, &m->sleepers);
+}
+
+void cpu_barrier(struct device *d, uint32_t me)
+{
+    (void)me;
+    if (d->n_threads > 1)
+        meet(d, NULL);
+}
+
+/* ---- workers ---- */
+
+/* False: the queue is empty and the pool is to end. */
+static bool next_published(struct cpu_queue *q, uint64_t at)
+{
+    for (;;) {
+        uint32_t seen = atomic_load(&q->published_word);
+        if (atomic_load_explicit(&q->published, memory_order_acquire) > at)
+            return true;
+        if (atomic_load(&q->stop))
+            return false;
+        wait_change(&q->published_word, seen, &q->published_sleepers);
+    }
+}
+
+static void *worker_main(void *arg)
+{
+    struct cpu_worker *w = arg;
+    struct device *d = w->d;
+    struct cpu_queue *q = &d->queue;
+    char name[16];
+    snprintf(name, sizeof name, "rh-cpu-%u", w->me);
+    thread_name(name);
+    fesetenv(FE_DFL_ENV);
+    if (d->pin)
+        thread_pin(w->me);
+    mem_forbid_push();
+    for (uint64_t at = 0; next_published(q, at); at++) {
+        const struct cpu_record *r = q->ring + at % CPU_RING;
+        uint64_t end = at + 1;
+        if (!r->run) {
+            if (w->me == 0)
+                complete(q, end);
+            continue;
+        }
+        r->run(d, w->me, d->n_threads, r->op);
+        meet(d, &end);
+    }
+    mem_forbid_pop();
+    return NULL;
+}
+
+int cpu_queue_start(struct device *d, struct err *err)
+{
+    pthread_once(&cpus_once, cpus_count);
+    d->queue.ring = mem_try_aligned(64, CPU_RING * sizeof *d->queue.ring);
+    d->workers = mem_try_zero(d->n_threads, sizeof *d->workers);
+    if (!d->queue.ring || !d->workers)
+        return err_nomem(err, "cpu: the op queue", CPU_RING * sizeof *d->queue.ring);
+    atomic_store(&d->queue.wake_at, UINT64_MAX);
+    atomic_fetch_add(&workers_alive, d->n_threads);
+    for (uint32_t i = 0; i < d->n_threads; i++) {
+        struct cpu_worker *w = d->workers + i;
+        *w = (struct cpu_worker){.d = d, .me = i};
+        int rc = pthread_create(&w->thread, NULL, worker_main, w);
+        if (rc)
+            return err_set(err, ERR_DEVICE, "cpu: worker %u of %u cannot start: %s", i, d->n_threads, strerror(rc));
+        w->started = true;
+    }
+    return 0;
+}
+
+static void publish(struct cpu_queue *q)
+{
+    if (atomic_load_explicit(&q->published, memory_order_relaxed) == q->head)
+        return;
+    atomic_store_explicit(&q->published, q->head, memory_order_release);
+    change(&q->published_word, &q->published_sleepers);
+}
+
+/* Until completed >= count; the caller sleeps, it never spins: the CPUs belong to the pool. */
+static void wait_completed(struct cpu_queue *q, uint64_t count)
+{
+    while (atomic_load_explicit(&q->completed, memory_order_acquire) < count) {
+        uint32_t seen = atomic_load(&q->completed_word);
+        atomic_store(&q->wake_at, count);
+        if (atomic_load(&q->completed) < count)
+            thread_futex_wait(&q->completed_word, seen, -1);
+        atomic_store(&q->wake_at, UINT64_MAX);
+    }
+}
+
+void cpu_queue_stop(struct device *d)
+{
+    struct cpu_queue *q = &d->queue;
+    bool all = d->workers && d->workers[d->n_threads - 1].started;
+    if (all) {
+        publish(q);
+        wait_completed(q, q->head);
+    }
+    atomic_store(&q->stop, true);
+    change(&q->published_word, &q->published_sleepers);
+    for (uint32_t i = 0; d->workers && i < d->n_threads; i++)
+        if (d->workers[i].started)
+            pthread_join(d->workers[i].thread, NULL);
+    if (d->workers && q->ring)
+        atomic_fetch_sub(&workers_alive, d->n_threads);
+    mem_free(d->workers);
+    mem_free(q->ring);
+    d->workers = NULL;
+    q->ring = NULL;
+}
+
+/* ---- the engine's side ---- */
+
+int cpu_enqueue(struct device *d, cpu_run run, const void *op, size_t op_bytes)
+{
+    struct cpu_queue *q = &d->queue;
+    if (op_bytes > CPU_OP_BYTES)
+        return ERR_INTERNAL;
+    if (q->head >= CPU_RING && atomic_load_explicit(&q->completed, memory_order_acquire) <= q->head - CPU_RING) {
+        publish(q);
+        wait_completed(q, q->head - CPU_RING / 2);
+    }
+    struct cpu_record *r = q->ring + q->head % CPU_RING;
+    r->run = run;
+    if (op_bytes)
+        memcpy(r->op, op, op_bytes);
+    q->head++;
+    return 0;
+}
+
+void cpu_fail(struct device *d, int code, const char *text)
+{
+    struct cpu_failure *f = &d->failure;
+    pthread_mutex_lock(&f->lock);
+    if (!f->code) {
+        f->code = code;
+        f->record = atomic_load(&d->queue.completed);
+        snprintf(f->text, sizeof f->text, "%s", text);
+    }
+    pthread_mutex_unlock(&f->lock);
+}
+
+int cpu_event_record(struct device *d, uint64_t *out)
+{
+    int rc = cpu_enqueue(d, NULL, NULL, 0);
+    publish(&d->queue);
+    *out = d->queue.head;
+    return rc;
+}
+
+int cpu_event_wait(struct device *d, uint64_t event, struct err *err)
+{
+    if (event > d->queue.head)
+        return err_set(err, ERR_INTERNAL, "cpu: event %llu was never recorded", (unsigned long long)event);
+    publish(&d->queue);
+    wait_completed(&d->queue, event);
+    struct cpu_failure *f = &d->failure;
+    int rc = 0;
+    pthread_mutex_lock(&f->lock);
+    if (f->code && f->record < event) {
+        rc = err_set(err, f->code, "%s", f->text);
+        f->code = 0;
+    }
+    pthread_mutex_unlock(&f->lock);
+    return rc;
+}
+
+void cpu_drain(struct device *d)
+{
+    publish(&d->queue);
+    wait_completed(&d->queue, d->queue.head);
+}
+
+bool cpu_event_done(struct device *d, uint64_t event)
+{
+    return atomic_load_explicit(&d->queue.completed, memory_order_acquire) >= event;
+}

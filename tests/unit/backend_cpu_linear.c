@@ -1,0 +1,206 @@
+/* Linear layers and row gathers of the CPU backend against the meaning of the file's bytes (weight_src_row), in double. */
+#include "backend_cpu/backend_cpu.h"
+#include "backend_cpu/cpu_level.h"
+#include "../ops/random_weight.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+enum { KINDS_MAX = 96 };
+
+static struct device *open_device(const char *level, uint32_t threads, uint32_t rows, uint32_t cols)
+{
+    struct err err = {0};
+    struct device *d;
+    struct device_config cfg = {.n_threads = threads, .level = level};
+    if (backend_cpu.device_open(&cfg, &d, &err))
+        fail_msg("%s", err.text);
+    struct device_reserve r = {.rows_max = rows, .cols_max = cols};
+    if (backend_cpu.reserve(d, &r, &err))
+        fail_msg("%s", err.text);
+    return d;
+}
+
+static void step(struct device *d)
+{
+    struct err err = {0};
+    uint64_t event;
+    assert_int_equal(backend_cpu.event_record(d, &event), 0);
+    if (backend_cpu.event_wait(d, event, &err))
+        fail_msg("%s", err.text);
+    assert_true(backend_cpu.event_done(d, event));
+}
+
+static void embed_one(const struct random_kind *k, struct device *d, uint32_t rows, uint32_t cols)
+{
+    struct weight_src src;
+    struct weight *w;
+    struct err err = {0};
+    random_weight(&src, k, rows, cols, 3);
+    if (backend_cpu.weight_prepare(d, &src, WEIGHT_EMBED, &w, &err))
+        fail_msg("%s", err.text);
+    uint32_t *ids = malloc(rows * sizeof *ids);
+    for (uint32_t r = 0; r < rows; r++)
+        ids[r] = rows - 1 - r;
+    float *y = malloc((size_t)rows * cols * sizeof *y), *want = malloc(cols * sizeof *want);
+    for (float scale = 1.0f; scale < 40.0f; scale += 32.5f) {
+        struct op_embed op = {w, ids, {y, rows, cols, cols}, scale};
+        assert_int_equal(backend_cpu.embed(d, &op), 0);
+        step(d);
+        for (uint32_t r = 0; r < rows; r++) {
+            weight_src_row(&src, ids[r], want);
+            for (uint32_t i = 0; i < cols && scale != 1.0f; i++)
+                want[i] *= scale;
+            if (memcmp(want, y + (size_t)r * cols, cols * sizeof *want))
+                fail_msg("%s: row %u differs from the file's meaning", k->name, ids[r]);
+        }
+    }
+    backend_cpu.weight_free(d, w);
+    random_weight_free(&src);
+    free(ids), free(y), free(want);
+}
+
+static void embed_is_the_files_meaning(void **state)
+{
+    (void)state;
+    struct random_kind kinds[KINDS_MAX];
+    size_t n = random_kinds(kinds, KINDS_MAX);
+    struct device *d = open_device(NULL, 2, 64, 512);
+    for (size_t i = 0; i < n; i++)
+        embed_one(&kinds[i], d, 37, 512);
+    backend_cpu.device_close(d);
+}
+
+/* What int8 activations per 32 stand for. */
+static void quantised(const float *x, double *out, uint32_t cols)
+{
+    for (uint32_t b = 0; b < cols; b += 32) {
+        float m = 0;
+        for (int i = 0; i < 32; i++)
+            m = fabsf(x[b + i]) > m ? fabsf(x[b + i]) : m;
+        float s = m / 127.0f, id = 127.0f / m;
+        for (int i = 0; i < 32; i++)
+            out[b + i] = m == 0 ? 0 : (double)s * (double)rintf(x[b + i] * id);
+    }
+}
+
+static void linear_one(const struct random_kind *k, struct device *d, uint32_t rows, uint32_t cols, uint32_t tokens)
+{
+    struct weight_src src;
+    struct weight *w;
+    struct err err = {0};
+    uint64_t s = 9, planned;
+    random_weight(&src, k, rows, cols, 3);
+    assert_int_equal(backend_cpu.weight_plan(d, &src, WEIGHT_LINEAR, &planned, &err), 0);
+    if (backend_cpu.weight_prepare(d, &src, WEIGHT_LINEAR, &w, &err))
+        fail_msg("%s", err.text);
+    bool plain = k->type == DTYPE_F32 || k->type == DTYPE_F16 || k->type == DTYPE_BF16;
+    float *x = malloc((size_t)tokens * cols * 4), *y = malloc((size_t)tokens * rows * 4), *bias = malloc(rows * 4);
+    float *wr = malloc(cols * 4);
+    double *xq = malloc((size_t)tokens * cols * 8);
+    for (size_t i = 0; i < (size_t)tokens * cols; i++)
+        x[i] = random_value(&s);
+    for (uint32_t i = 0; i < rows; i++)
+        bias[i] = random_unit(&s);
+    for (uint32_t t = 0; t < tokens; t++)
+        quantised(x + (size_t)t * cols, xq + (size_t)t * cols, plain ? 0 : cols);
+    for (size_t i = 0; plain && i < (size_t)tokens * cols; i++)
+        xq[i] = x[i];
+    for (int variant = 0; variant < 3; variant++) {
+        for (size_t i = 0; i < (size_t)tokens * rows; i++)
+            y[i] = 1.0f;
+        struct op_linear op = {w, variant ? bias : NULL, {x, tokens, cols, cols}, {y, tokens, rows, rows}, variant == 2 ? 0.5f : 1.0f,
+                               variant == 2};
+        assert_int_equal(backend_cpu.linear(d, &op), 0);
+        step(d);
+        for (uint32_t r = 0; r < rows; r++) {
+            weight_src_row(&src, r, wr);
+            for (uint32_t t = 0; t < tokens; t++) {
+                double sum = 0, size = 0, exact = 0;
+                for (uint32_t i = 0; i < cols; i++) {
+                    sum += wr[i] * xq[(size_t)t * cols + i];
+                    exact += (double)wr[i] * x[(size_t)t * cols + i];
+                    size += fabs(wr[i] * xq[(size_t)t * cols + i]);
+                }
+                double b = variant ? bias[r] : 0;
+                double want = variant == 2 ? 1 + 0.5 * (sum + b) : sum + b, far = variant == 2 ? 1 + 0.5 * (exact + b) : exact + b;
+                double got = y[(size_t)t * rows + r];
+                if (fabs(got - want) > 2e-5 * (size + 1) || fabs(got - far) > 0.05 * (size + 1))
+                    fail_msg("%s [%u][%u] token %u row %u variant %d: got %.9g, expected %.9g (sizes %.3g)", k->name, rows, cols, t, r,
+                             variant, got, want, size);
+            }
+        }
+    }
+    backend_cpu.weight_free(d, w);
+    random_weight_free(&src);
+    free(x), free(y), free(bias), free(wr), free(xq);
+}
+
+static void linear_is_the_files_meaning(void **state)
+{
+    (void)state;
+    struct random_kind kinds[KINDS_MAX];
+    size_t n = random_kinds(kinds, KINDS_MAX);
+    for (int level = 0; level < cpu_level_count(); level++) {
+        if (!cpu_level_usable(level))
+            continue;
+        struct device *d = open_device(cpu_level_name(level), 2, 64, 768);
+        for (size_t i = 0; i < n; i++) {
+            linear_one(&kinds[i], d, 37, 256, 1);
+            linear_one(&kinds[i], d, 19, 768, 11);
+        }
+        backend_cpu.device_close(d);
+    }
+}
+
+/* Types without a layout of their own are held as f16 or f32: embed shows that exactly. */
+static void other_types_are_converted(void **state)
+{
+    (void)state;
+    static const enum dtype types[] = {DTYPE_TQ1_0, DTYPE_TQ2_0, DTYPE_IQ2_XXS, DTYPE_IQ2_XS, DTYPE_IQ2_S,
+                                       DTYPE_IQ3_XXS, DTYPE_IQ3_S, DTYPE_IQ1_S, DTYPE_I8, DTYPE_U8, DTYPE_I16};
+    struct device *d = open_device(NULL, 2, 64, 512);
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        struct random_kind k = {.type = types[i]};
+        snprintf(k.name, sizeof k.name, "%s", dtype_name(types[i]));
+        embed_one(&k, d, 18, 512);
+    }
+    backend_cpu.device_close(d);
+}
+
+static void bad_weights_are_refused(void **state)
+{
+    (void)state;
+    struct device *d = open_device(NULL, 1, 8, 512);
+    struct random_kind k = {.type = DTYPE_Q4_0, .name = "bad"};
+    struct weight_src src;
+    struct weight *w;
+    struct err err = {0};
+    uint64_t n;
+    random_weight(&src, &k, 16, 64, 1);
+    unsigned char *data = (unsigned char *)(uintptr_t)src.data;
+    data[19] = 0x7c, data[18] = 0; /* the second block's scale: infinite */
+    assert_int_equal(backend_cpu.weight_prepare(d, &src, WEIGHT_LINEAR, &w, &err), ERR_FORMAT);
+    assert_non_null(strstr(err.text, "bad"));
+    assert_null(w);
+    src.cols = 48;
+    err = (struct err){0};
+    assert_int_equal(backend_cpu.weight_plan(d, &src, WEIGHT_LINEAR, &n, &err), ERR_FORMAT);
+    src.rows = 0;
+    assert_int_equal(backend_cpu.weight_plan(d, &src, WEIGHT_LINEAR, &n, NULL), ERR_FORMAT);
+    random_weight_free(&src);
+    backend_cpu.device_close(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(embed_is_the_files_meaning),
+        cmocka_unit_test(linear_is_the_files_meaning),
+        cmocka_unit_test(other_types_are_converted),
+        cmocka_unit_test(bad_weights_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
