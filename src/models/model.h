@@ -45,13 +45,14 @@ struct model_info {
     uint64_t read_bytes_per_token; /* weights one decode step reads */
     uint32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
     uint32_t context_train, context; /* the model's, and the configured */
-    struct hash128 content;
     struct model_type_count types[DTYPE_COUNT];
     uint32_t type_count;
     uint64_t step_bytes;          /* driver buffers + backend reserve */
     uint64_t operations_per_token; /* of the matmuls: 2 per weight */
 };
 const struct model_info *model_info(const struct model *m);
+/* XXH3-128 of the files' tensors and header: reads all of them (seconds for large models). */
+int model_content_hash(struct model *m, struct hash128 *out, struct err *err);
 const struct gguf *model_gguf(const struct model *m); /* the open files, for tokenizer and template; NULL if the other kind */
 struct hfdir *model_hfdir(const struct model *m);
 
@@ -76,12 +77,13 @@ struct span {
     float *logits;             /* [out rows][vocab] host memory for raw logits, or NULL */
 };
 
-/* Enqueue the whole step (rows <= rows_max).  Results land in `results` (one per out row, in span order) when the event is done. */
+/* Enqueue the whole step (rows <= rows_max); one step is in flight at a time.  Spans and what they name stay valid until its event.  Results land in `results` (one per out row, in span order) when the event is done. */
 int model_forward(struct model *m, struct kv *kv, const struct span *spans, uint32_t span_count, struct sample_result *results,
                   uint64_t *event, struct err *err);
 int model_wait(struct model *m, uint64_t event, struct err *err);
 
-/* The default sampling of the model's own files, in sample_params terms; false when it names none. */
+/* The default sampling: what the model's own files name, else temperature 0 (safetensors) or 0.8 with top_p 0.95 (GGUF).  `out` is
+ * always filled; false when the files name nothing. */
 bool model_default_sampling(const struct model *m, struct sample_params *out);
 const uint32_t *model_eos_ids(const struct model *m, uint32_t *count); /* from generation_config / config; may be 0 */
 

@@ -1,0 +1,250 @@
+/* models/arch.h - inside the models room only: what an architecture is, and the opened model.
+ *
+ * models.c    open, close, inspect; the list of architectures
+ * config.c    config.json -> hparams;   metadata.c  GGUF metadata -> hparams
+ * source.c    tensors of either file kind under one name;   bind.c  the bind tables -> prepared weights
+ * rope.c      inverse frequencies;   decoder.c  the pre-norm transformer layer;   driver.c  one step
+ * defaults.c  sampling defaults and end ids
+ * <arch>.c    one architecture each: names, defaults, what differs, bind table
+ *
+ * A new architecture is one file and one word in ARCH_LIST. */
+#ifndef RH_MODELS_ARCH_H
+#define RH_MODELS_ARCH_H
+
+#include "format/gguf.h"
+#include "format/safetensors.h"
+#include "models/model.h"
+
+#define ARCH_LIST(X) X(llama) X(mistral) X(qwen2) X(qwen3) X(phi3) X(granite) X(gemma3)
+
+enum { MODEL_LAYERS_MAX = 512, MODEL_ROPE_PAIRS_MAX = 512, MODEL_ROPE_SETS = 2, MODEL_NAME_MAX = 192 };
+
+/* ---- hyper-parameters ---- */
+
+enum rope_kind { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONGROPE };
+
+struct rope_params {
+    enum rope_kind kind;
+    double theta;
+    uint32_t rot;                 /* elements of a head that turn; even */
+    double factor;                /* linear, llama3, yarn; longrope: 0 = context_train / original */
+    double low_freq, high_freq;   /* llama3 */
+    uint32_t original;            /* context before scaling; 0 = context_train */
+    double beta_fast, beta_slow;  /* yarn */
+    double attention_factor;      /* 0 = by the rule of the kind */
+    double mscale, mscale_all;    /* yarn; 0 = absent */
+    bool truncate;                /* yarn: whole correction dimensions */
+    uint32_t factor_count;        /* longrope: entries of the two lists */
+    float factors_short[MODEL_ROPE_PAIRS_MAX], factors_long[MODEL_ROPE_PAIRS_MAX];
+};
+
+/* facts that decide which rows of a bind table hold */
+enum hparam_flag {
+    HP_TIED = 1 << 0,          /* no tensor of its own for the head */
+    HP_QKV_BIAS = 1 << 1,
+    HP_O_BIAS = 1 << 2,
+    HP_MLP_BIAS = 1 << 3,
+    HP_QK_NORM = 1 << 4,
+    HP_FUSED_QKV = 1 << 5,     /* q, k and v are rows of one tensor */
+    HP_FUSED_GATE_UP = 1 << 6,
+    HP_ROPE_FREQS = 1 << 7,    /* GGUF: a tensor of frequency divisors */
+    HP_ROPE_LONG = 1 << 8,     /* GGUF: long and short factors as tensors */
+    HP_POST_NORM = 1 << 9,     /* norms after attention and after the MLP */
+};
+
+struct hparams {
+    uint32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, context_train;
+    float eps;
+    enum act act;
+    uint32_t flags;            /* enum hparam_flag */
+    float embed_scale;         /* 1 = none */
+    float residual_scale;      /* of what a block adds to the stream */
+    float attn_scale;          /* of q k */
+    float logit_scale;         /* of the head's product */
+    float attn_softcap, final_softcap; /* 0 = none */
+    float norm_shift;          /* added to every norm weight as stored */
+    enum rope_pairing pairing;
+    struct rope_params rope[MODEL_ROPE_SETS]; /* 0: full-attention layers, 1: sliding layers */
+    uint32_t rope_sets;        /* 1: every layer uses set 0 */
+    uint32_t window;           /* 0 = no sliding layer */
+    uint8_t sliding[MODEL_LAYERS_MAX];
+};
+
+/* ---- bind tables ---- */
+
+enum model_weight { W_EMBED, W_HEAD, MODEL_WEIGHTS };
+enum model_vec { V_FINAL_NORM, V_ROPE_FREQS, V_ROPE_LONG, V_ROPE_SHORT, MODEL_VECS };
+enum layer_weight { W_Q, W_K, W_V, W_O, W_GATE, W_UP, W_DOWN, LAYER_WEIGHTS };
+enum layer_vec {
+    V_ATTN_NORM, V_FFN_NORM, V_POST_ATTN_NORM, V_POST_FFN_NORM, V_Q_NORM, V_K_NORM,
+    V_Q_BIAS, V_K_BIAS, V_V_BIAS, V_O_BIAS, V_GATE_BIAS, V_UP_BIAS, V_DOWN_BIAS, LAYER_VECS
+};
+
+enum bind_kind { BIND_WEIGHT, BIND_VEC, BIND_LAYER_WEIGHT, BIND_LAYER_VEC, BIND_IGNORED };
+enum bind_split { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLS, SPLIT_HEADS };
+
+/* shapes as expressions over hparams */
+enum model_dim { DIM_0, DIM_1, DIM_HIDDEN, DIM_FFN, DIM_2_FFN, DIM_VOCAB, DIM_Q, DIM_KV, DIM_Q_KV, DIM_QKV, DIM_HEAD, DIM_ROT_HALF };
+uint32_t hparams_dim(const struct hparams *hp, enum model_dim d);
+
+/* One row: a tensor, or rows of one, that must be there while its flags hold.  Weights are named without ".weight". */
+struct bind {
+    enum bind_kind kind;
+    uint32_t slot;              /* of the kind's enum */
+    const char *gguf, *hf;      /* name patterns, %u = layer; NULL: not in files of that kind; ignored: a prefix */
+    enum model_dim rows, cols;  /* vectors: rows */
+    enum model_dim first, of;   /* fused: first row, rows of the whole tensor (DIM_0 = the whole is bound) */
+    uint32_t when, unless;      /* enum hparam_flag: all of when, none of unless */
+    enum bind_split split;
+    bool norm;                  /* norm_shift applies */
+};
+
+/* ---- architectures ---- */
+
+struct config_reader;
+struct metadata_reader;
+
+struct arch {
+    const char *name;
+    const char *gguf;                       /* general.architecture; NULL = none of its own */
+    const char *const *model_types;         /* of config.json, NULL-terminated */
+    const char *const *config_keys;         /* keys of config.json beyond the common ones */
+    const char *const *metadata_keys;       /* of GGUF, after "<arch>." */
+    int (*read_config)(struct hparams *hp, const struct config_reader *cfg, struct err *err);
+    int (*read_metadata)(struct hparams *hp, const struct metadata_reader *md, struct err *err);
+    const struct bind *binds;
+    uint32_t bind_count;
+    int (*layer)(struct model *m, uint32_t layer, struct err *err);
+};
+
+#define ARCH_EXTERN(id) extern const struct arch arch_##id;
+ARCH_LIST(ARCH_EXTERN)
+#undef ARCH_EXTERN
+
+/* ---- reading config.json (config.c) ---- */
+
+struct config_reader {
+    yyjson_val *root;  /* the text model's object */
+    yyjson_val *outer; /* the file's object; == root unless nested */
+    const char *where; /* for messages */
+};
+
+/* Sizes, norms, activation, biases, tying.  hp holds the architecture's defaults. */
+int config_read_common(struct hparams *hp, const struct config_reader *cfg, struct err *err);
+/* rope_parameters, or rope_theta with rope_scaling, into `set`; `part` names a layer type inside rope_parameters or is NULL. */
+int config_read_rope(struct hparams *hp, uint32_t set, const struct config_reader *cfg, const char *part, struct err *err);
+/* layer_types -> hp->sliding; `known` false when the key is absent. */
+int config_read_layer_types(struct hparams *hp, const struct config_reader *cfg, bool *known, struct err *err);
+/* Every key known by name? */
+int config_check_keys(const struct config_reader *cfg, const struct arch *arch, struct err *err);
+
+/* ---- reading GGUF metadata (metadata.c) ---- */
+
+struct metadata_reader {
+    const struct gguf *gguf;
+    const char *arch; /* prefix of its keys */
+};
+
+int metadata_u32(const struct metadata_reader *md, const char *key, uint32_t *out, struct err *err);
+int metadata_f32(const struct metadata_reader *md, const char *key, float *out, struct err *err);
+int metadata_read_common(struct hparams *hp, const struct metadata_reader *md, struct err *err);
+int metadata_read_rope(struct hparams *hp, const struct metadata_reader *md, struct err *err);
+int metadata_check_keys(const struct metadata_reader *md, const struct arch *arch, struct err *err);
+
+/* Ranges and divisibility of everything read. */
+int hparams_check(const struct hparams *hp, struct err *err);
+
+/* ---- tensors of either file kind (source.c) ---- */
+
+struct source {
+    const struct gguf *gguf; /* one of the two */
+    struct hfdir *hf;
+    const char *prefix;      /* HF: what stands before "model." patterns, e.g. "language_model." */
+    uint8_t *marks;          /* [tensor count] bound or ignored */
+};
+
+int source_open(struct source *s, const struct gguf *gguf, struct hfdir *hf, struct err *err);
+void source_close(struct source *s);
+bool source_has(const struct source *s, const char *name);
+/* `name` without ".weight"; marks it. */
+int source_weight(struct source *s, const char *name, struct weight_src *out, struct err *err);
+/* `name` whole; `count` values to f32; marks it. */
+int source_vec(struct source *s, const char *name, uint32_t count, float *out, struct err *err);
+void source_drop(const struct source *s, const char *name); /* the weight's pages will not be read again */
+void source_ignore(struct source *s, const char *prefix, bool suffix);
+int source_check_marks(const struct source *s, struct err *err); /* names the first tensor nobody bound */
+
+/* ---- the opened model ---- */
+
+struct layer_weights {
+    struct weight *w[LAYER_WEIGHTS];
+    const float *v[LAYER_VECS]; /* device */
+};
+
+/* driver.c's buffers: device memory for one step, host staging beside it.  Engine thread. */
+struct step {
+    uint32_t rows_max, logit_rows_max, tables_cap; /* tables_cap: entries of one group's table array */
+    /* device */
+    unsigned char *memory;
+    size_t memory_bytes;
+    uint32_t *ids, *positions, *out_rows;
+    struct kv_span *spans;
+    uint32_t *tables;                               /* [groups][tables_cap] */
+    struct tensor x, normed, q, k, v, att, gate, up, block, out, logits;
+    struct tensor rope[MODEL_ROPE_SETS];
+    /* host */
+    uint32_t *host_ids, *host_positions, *host_out_rows, *host_tables;
+    struct kv_span *host_spans;
+    struct sample_row *host_samples;
+    /* of the step being enqueued */
+    uint32_t rows, out_count, span_count, tables_used;
+    struct kv *kv;
+};
+
+struct model {
+    const struct arch *arch;
+    struct hparams hp;
+    struct device *device;
+    struct gguf *gguf;
+    struct hfdir *hfdir;
+    struct source source;
+    struct model_options opt;
+    uint32_t context;
+    struct model_info info;
+    struct kv_layer_spec *kv_layers;
+    uint32_t *eos_ids, eos_count;
+    struct weight *weights[MODEL_WEIGHTS]; /* tied: both the same */
+    const float *vecs[MODEL_VECS];         /* device */
+    struct layer_weights *layers;
+    unsigned char *vec_memory;             /* device; every vector of the model */
+    size_t vec_bytes, vec_used;
+    float *vec_host;                       /* while loading */
+    const float *inv_freq[MODEL_ROPE_SETS]; /* device */
+    float rope_mscale[MODEL_ROPE_SETS];
+    struct step step;
+};
+
+uint32_t model_q_cols(const struct hparams *hp);  /* heads * head_dim */
+uint32_t model_kv_cols(const struct hparams *hp);
+
+/* bind.c: walk the table; with plan_only sizes and shapes are checked and nothing is prepared. */
+int model_bind(struct model *m, bool plan_only, struct err *err);
+void model_unbind(struct model *m);
+
+/* rope.c: inverse frequencies of one set, [rot / 2], and the factor of cos and sin.  `divisors` (GGUF) may be NULL. */
+int rope_frequencies(const struct rope_params *p, uint32_t context_train, uint32_t context, const float *divisors, float *inv_freq,
+                     float *mscale, struct err *err);
+
+/* decoder.c */
+int decoder_layer(struct model *m, uint32_t layer, struct err *err);
+
+/* driver.c */
+int step_open(struct model *m, struct err *err);
+void step_close(struct model *m);
+uint64_t step_plan_bytes(const struct model *m);
+void step_reserve_sizes(const struct model *m, struct device_reserve *out);
+
+/* defaults.c */
+int model_read_eos(struct model *m, struct err *err);
+
+#endif

@@ -1,0 +1,301 @@
+/* models/bind.c - walk an architecture's bind table: check shapes, prepare weights, collect vectors, count what info prints.
+ *
+ * Vectors (norms, biases, inverse frequencies) are f32 in one block of device memory, written once at the end.
+ * With plan_only the same walk sizes and checks everything, and nothing is prepared. */
+#include "models/arch.h"
+
+#include "base/mem.h"
+
+#include <stdio.h>
+
+enum { VEC_ALIGN = 16 }; /* floats */
+
+static bool bind_holds(const struct model *m, const struct bind *b)
+{
+    bool named = m->gguf != NULL ? b->gguf != NULL : b->hf != NULL;
+    return named && (m->hp.flags & b->when) == b->when && (m->hp.flags & b->unless) == 0;
+}
+
+static uint32_t bind_times(const struct model *m, const struct bind *b)
+{
+    return b->kind == BIND_LAYER_WEIGHT || b->kind == BIND_LAYER_VEC ? m->hp.layers : 1;
+}
+
+static void bind_name(const struct model *m, const struct bind *b, uint32_t layer, char out[MODEL_NAME_MAX])
+{
+    const char *pattern = m->gguf != NULL ? b->gguf : b->hf;
+    const char *at = strstr(pattern, "%u");
+    if (at == NULL) {
+        snprintf(out, MODEL_NAME_MAX, "%s", pattern);
+    } else {
+        snprintf(out, MODEL_NAME_MAX, "%.*s%u%s", (int)(at - pattern), pattern, layer, at + 2);
+    }
+}
+
+static uint32_t vec_round(uint32_t n)
+{
+    return (n + VEC_ALIGN - 1) / VEC_ALIGN * VEC_ALIGN;
+}
+
+/* ---- flags that no row of the table serves are features the architecture does not have ---- */
+
+static int flags_check(const struct model *m, struct err *err)
+{
+    static const struct {
+        uint32_t flag;
+        const char *what;
+    } names[] = {{HP_QKV_BIAS, "biases of q, k and v"}, {HP_O_BIAS, "a bias of the attention output"}, {HP_MLP_BIAS, "MLP biases"},
+                 {HP_QK_NORM, "norms of q and k"}, {HP_FUSED_QKV, "q, k and v in one tensor"},
+                 {HP_FUSED_GATE_UP, "gate and up in one tensor"}};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        bool served = (m->hp.flags & names[i].flag) == 0;
+        for (uint32_t b = 0; b < m->arch->bind_count && !served; b++) {
+            served = (m->arch->binds[b].when & names[i].flag) != 0;
+        }
+        if (!served) {
+            return err_set(err, ERR_UNSUPPORTED, "%s with %s is not supported", m->arch->name, names[i].what);
+        }
+    }
+    return 0;
+}
+
+/* ---- weights ---- */
+
+static int weight_slice(const struct model *m, const struct bind *b, struct weight_src *src, struct err *err)
+{
+    uint32_t rows = hparams_dim(&m->hp, b->rows), cols = hparams_dim(&m->hp, b->cols);
+    uint32_t whole = b->of != DIM_0 ? hparams_dim(&m->hp, b->of) : rows, first = hparams_dim(&m->hp, b->first);
+    if (src->rows != whole || src->cols != cols) {
+        return err_set(err, ERR_FORMAT, "tensor '%s': expected shape [%u, %u], file has [%u, %u]", src->name, whole, cols, src->rows,
+                       src->cols);
+    }
+    src->rows = rows;
+    src->data = (const unsigned char *)src->data + (size_t)first * src->row_bytes;
+    if (src->type == DTYPE_MLX) {
+        size_t row = (size_t)(cols / src->group) * (src->scale_type == DTYPE_F32 ? 4 : 2);
+        src->scales = (const unsigned char *)src->scales + first * row;
+        src->biases = (const unsigned char *)src->biases + first * row;
+    }
+    return 0;
+}
+
+static void count_type(struct model *m, enum dtype type, bool whole, uint64_t elements, uint64_t bytes)
+{
+    uint32_t i = 0;
+    while (i < m->info.type_count && m->info.types[i].type != type) {
+        i++;
+    }
+    if (i == m->info.type_count) {
+        m->info.types[m->info.type_count++].type = type;
+    }
+    m->info.types[i].tensors += whole;
+    m->info.types[i].elements += elements;
+    m->info.types[i].file_bytes += bytes;
+    m->info.parameters += elements;
+}
+
+static uint64_t src_bytes(const struct weight_src *src)
+{
+    uint64_t bytes = src->rows * src->row_bytes;
+    if (src->type == DTYPE_MLX) {
+        bytes += 2ull * src->rows * (src->cols / src->group) * (src->scale_type == DTYPE_F32 ? 4 : 2);
+    }
+    return bytes;
+}
+
+static int bind_weight(struct model *m, const struct bind *b, uint32_t layer, bool plan_only, struct err *err)
+{
+    const struct backend *be = device_backend(m->device);
+    char name[MODEL_NAME_MAX];
+    struct weight_src src = {0};
+    uint64_t device_bytes = 0;
+    bind_name(m, b, layer, name);
+    int rc = source_weight(&m->source, name, &src, err);
+    if (rc != 0) {
+        return rc;
+    }
+    src.name = name;
+    rc = weight_slice(m, b, &src, err);
+    if (rc != 0) {
+        return rc;
+    }
+    bool embed = b->kind == BIND_WEIGHT && b->slot == W_EMBED, tied = (m->hp.flags & HP_TIED) != 0;
+    unsigned use = embed ? WEIGHT_EMBED | (tied ? WEIGHT_LINEAR : 0u) : WEIGHT_LINEAR;
+    rc = be->weight_plan(m->device, &src, use, &device_bytes, err);
+    if (rc == 0 && !plan_only) {
+        struct weight **slot = b->kind == BIND_WEIGHT ? &m->weights[b->slot] : &m->layers[layer].w[b->slot];
+        rc = be->weight_prepare(m->device, &src, use, slot, err);
+        source_drop(&m->source, name);
+    }
+    if (rc != 0) {
+        return err_prefix(err, "tensor '%s'", name);
+    }
+    uint64_t elements = (uint64_t)src.rows * src.cols;
+    count_type(m, src.type, b->first == DIM_0, elements, src_bytes(&src));
+    m->info.weight_bytes += device_bytes;
+    m->info.read_bytes_per_token += (use & WEIGHT_LINEAR) != 0 ? device_bytes : 0;
+    m->info.operations_per_token += (use & WEIGHT_LINEAR) != 0 ? 2 * elements : 0;
+    if (m->opt.progress != NULL && !plan_only) {
+        uint64_t done = 0;
+        for (uint32_t i = 0; i < m->info.type_count; i++) {
+            done += m->info.types[i].file_bytes;
+        }
+        m->opt.progress(m->opt.progress_ctx, done < m->info.file_bytes ? done : m->info.file_bytes, m->info.file_bytes);
+    }
+    return 0;
+}
+
+/* ---- vectors ---- */
+
+static size_t vec_total(const struct model *m)
+{
+    size_t n = 0;
+    for (uint32_t i = 0; i < m->arch->bind_count; i++) {
+        const struct bind *b = &m->arch->binds[i];
+        if ((b->kind == BIND_VEC || b->kind == BIND_LAYER_VEC) && bind_holds(m, b)) {
+            n += (size_t)vec_round(hparams_dim(&m->hp, b->rows)) * bind_times(m, b);
+        }
+    }
+    return n + (size_t)MODEL_ROPE_SETS * vec_round(m->hp.head_dim);
+}
+
+/* Room for one vector: where to write it now, and where the device will have it. */
+static float *vec_take(struct model *m, uint32_t count, const float **device)
+{
+    float *host = m->vec_host + m->vec_used;
+    *device = m->vec_memory != NULL ? (const float *)(const void *)m->vec_memory + m->vec_used : NULL;
+    m->vec_used += vec_round(count);
+    return host;
+}
+
+static int bind_vec(struct model *m, const struct bind *b, uint32_t layer, struct err *err)
+{
+    char name[MODEL_NAME_MAX];
+    uint32_t count = hparams_dim(&m->hp, b->rows);
+    const float **slot = b->kind == BIND_VEC ? &m->vecs[b->slot] : &m->layers[layer].v[b->slot];
+    float *host = vec_take(m, count, slot);
+    bind_name(m, b, layer, name);
+    int rc = source_vec(&m->source, name, count, host, err);
+    for (uint32_t i = 0; rc == 0 && b->norm && i < count; i++) {
+        host[i] += m->hp.norm_shift;
+    }
+    for (uint32_t i = 0; rc == 0 && i < count; i++) {
+        if (!__builtin_isfinite(host[i])) {
+            rc = err_set(err, ERR_FORMAT, "tensor '%s': element %u is not finite", name, i);
+        }
+    }
+    if (rc == 0) {
+        count_type(m, DTYPE_F32, true, count, (uint64_t)count * 4);
+    }
+    if (rc == 0 && b->kind == BIND_VEC && (b->slot == V_ROPE_LONG || b->slot == V_ROPE_SHORT)) {
+        struct rope_params *p = &m->hp.rope[0];
+        memcpy(b->slot == V_ROPE_LONG ? p->factors_long : p->factors_short, host, count * sizeof *host);
+        p->factor_count = count;
+    }
+    return rc;
+}
+
+static int bind_rope(struct model *m, const float *divisors, struct err *err)
+{
+    for (uint32_t s = 0; s < m->hp.rope_sets; s++) {
+        float *host = vec_take(m, m->hp.rope[s].rot / 2, &m->inv_freq[s]);
+        int rc = rope_frequencies(&m->hp.rope[s], m->hp.context_train, m->context, s == 0 ? divisors : NULL, host, &m->rope_mscale[s],
+                                  err);
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    return 0;
+}
+
+/* ---- the walk ---- */
+
+static int bind_rows(struct model *m, bool plan_only, struct err *err)
+{
+    const float *divisors = NULL;
+    for (uint32_t i = 0; i < m->arch->bind_count; i++) {
+        const struct bind *b = &m->arch->binds[i];
+        bool weight = b->kind == BIND_WEIGHT || b->kind == BIND_LAYER_WEIGHT;
+        if (!bind_holds(m, b)) {
+            continue;
+        }
+        if (b->kind == BIND_IGNORED) {
+            const char *what = m->gguf != NULL ? b->gguf : b->hf;
+            source_ignore(&m->source, what, what[strlen(what) - 1] != '.');
+            continue;
+        }
+        if (b->kind == BIND_VEC && b->slot == V_ROPE_FREQS) {
+            divisors = m->vec_host + m->vec_used;
+        }
+        for (uint32_t l = 0; l < bind_times(m, b); l++) {
+            int rc = weight ? bind_weight(m, b, l, plan_only, err) : bind_vec(m, b, l, err);
+            if (rc != 0) {
+                return rc;
+            }
+        }
+    }
+    return bind_rope(m, divisors, err);
+}
+
+int model_bind(struct model *m, bool plan_only, struct err *err)
+{
+    const struct backend *be = device_backend(m->device);
+    int rc = flags_check(m, err);
+    if (rc != 0) {
+        return rc;
+    }
+    if (m->hfdir != NULL && (m->hp.flags & HP_TIED) != 0) {
+        source_ignore(&m->source, "lm_head.", false); /* tied: a copy some files carry along */
+        source_ignore(&m->source, "language_model.lm_head.", false);
+    }
+    m->layers = mem_try_zero(m->hp.layers, sizeof *m->layers);
+    m->vec_bytes = vec_total(m) * sizeof(float);
+    m->vec_host = mem_try_zero(1, m->vec_bytes);
+    if (m->layers == NULL || m->vec_host == NULL) {
+        return err_nomem(err, "layers", m->hp.layers * sizeof *m->layers + m->vec_bytes);
+    }
+    if (!plan_only) {
+        void *memory = NULL;
+        rc = be->buffer_new(m->device, m->vec_bytes, &memory, err);
+        m->vec_memory = memory;
+    }
+    if (rc == 0) {
+        rc = bind_rows(m, plan_only, err);
+    }
+    if (rc == 0) {
+        rc = source_check_marks(&m->source, err);
+    }
+    if (rc == 0 && !plan_only) {
+        rc = be->buffer_write(m->device, m->vec_memory, m->vec_host, m->vec_bytes, err);
+    }
+    if (rc == 0 && (m->hp.flags & HP_TIED) != 0) {
+        m->weights[W_HEAD] = m->weights[W_EMBED];
+    }
+    m->info.weight_bytes += m->vec_bytes;
+    mem_free(m->vec_host);
+    m->vec_host = NULL;
+    return rc;
+}
+
+void model_unbind(struct model *m)
+{
+    const struct backend *be = device_backend(m->device);
+    if (m->weights[W_HEAD] != NULL && m->weights[W_HEAD] != m->weights[W_EMBED]) {
+        be->weight_free(m->device, m->weights[W_HEAD]);
+    }
+    if (m->weights[W_EMBED] != NULL) {
+        be->weight_free(m->device, m->weights[W_EMBED]);
+    }
+    for (uint32_t l = 0; m->layers != NULL && l < m->hp.layers; l++) {
+        for (uint32_t i = 0; i < LAYER_WEIGHTS; i++) {
+            if (m->layers[l].w[i] != NULL) {
+                be->weight_free(m->device, m->layers[l].w[i]);
+            }
+        }
+    }
+    if (m->vec_memory != NULL) {
+        be->buffer_free(m->device, m->vec_memory, m->vec_bytes);
+    }
+    mem_free(m->vec_host);
+    mem_free(m->layers);
+}

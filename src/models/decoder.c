@@ -1,0 +1,90 @@
+/* models/decoder.c - one pre-norm transformer layer, with what its members differ in taken from hparams: biases, norms of q and k,
+ * norms after each block, scales, soft cap, sliding window, two ropes.
+ *
+ *   x += scale * [post] Wo attention(rope [norm] Wq n(x), rope [norm] Wk n(x), Wv n(x))        n: RMS norm
+ *   x += scale * [post] Wdown (act(Wgate n(x)) * Wup n(x)) */
+#include "models/arch.h"
+
+static struct tensor rows_of(const struct model *m, struct tensor t)
+{
+    return tensor_rows(t, 0, m->step.rows);
+}
+
+/* y = W x into the stream, directly or through the norm behind the block. */
+static int block_output(struct model *m, struct weight *w, const float *bias, struct tensor x, const float *post, struct err *err)
+{
+    const struct hparams *hp = &m->hp;
+    struct tensor stream = rows_of(m, m->step.x), block = rows_of(m, m->step.block);
+    if (post == NULL) {
+        struct op_linear op = {.w = w, .bias = bias, .x = x, .y = stream, .alpha = hp->residual_scale, .add = true};
+        return op_linear(m->device, &op, err);
+    }
+    struct op_linear op = {.w = w, .bias = bias, .x = x, .y = block, .alpha = 1.0f};
+    int rc = op_linear(m->device, &op, err);
+    if (rc != 0) {
+        return rc;
+    }
+    struct op_norm norm = {.x = block, .y = stream, .dim = hp->hidden, .w = post, .eps = hp->eps, .add = true,
+                           .scale = hp->residual_scale};
+    return op_norm(m->device, &norm, err);
+}
+
+static int attention_block(struct model *m, uint32_t layer, struct err *err)
+{
+    const struct hparams *hp = &m->hp;
+    const struct layer_weights *l = &m->layers[layer];
+    const struct kv_layer *kv = kv_layer_view(m->step.kv, layer);
+    const uint32_t *tables = m->step.tables + (size_t)kv_layer_group(m->step.kv, layer) * m->step.tables_cap;
+    bool sliding = m->kv_layers[layer].policy == KV_WINDOW;
+    struct tensor q = rows_of(m, m->step.q), k = rows_of(m, m->step.k), v = rows_of(m, m->step.v), att = rows_of(m, m->step.att);
+    struct op_norm_linear qkv = {.x = rows_of(m, m->step.x), .norm_w = l->v[V_ATTN_NORM], .eps = hp->eps, .n = 3,
+                                 .w = {l->w[W_Q], l->w[W_K], l->w[W_V]}, .bias = {l->v[V_Q_BIAS], l->v[V_K_BIAS], l->v[V_V_BIAS]},
+                                 .y = {q, k, v}, .scratch = rows_of(m, m->step.normed)};
+    int rc = op_norm_linear(m->device, &qkv, err);
+    if (rc != 0) {
+        return rc;
+    }
+    struct op_attn_prepare prepare = {
+        .q = q, .k = k, .v = v, .n_heads = hp->heads, .head_dim = hp->head_dim, .q_norm = l->v[V_Q_NORM], .k_norm = l->v[V_K_NORM],
+        .eps = hp->eps, .table = rows_of(m, m->step.rope[hp->rope_sets > 1 && hp->sliding[layer]]), .pairing = hp->pairing,
+        .layer = kv, .spans = m->step.spans, .span_count = m->step.span_count, .tables = tables};
+    rc = op_attn_prepare(m->device, &prepare, err);
+    if (rc != 0) {
+        return rc;
+    }
+    struct op_attention attention = {
+        .q = q, .y = att, .n_heads = hp->heads, .layer = kv, .spans = m->step.spans, .span_count = m->step.span_count,
+        .tables = tables, .scale = hp->attn_scale, .softcap = hp->attn_softcap, .window = sliding ? hp->window : 0};
+    rc = op_attention(m->device, &attention, err);
+    return rc != 0 ? rc : block_output(m, l->w[W_O], l->v[V_O_BIAS], att, l->v[V_POST_ATTN_NORM], err);
+}
+
+static int mlp_block(struct model *m, uint32_t layer, struct err *err)
+{
+    const struct hparams *hp = &m->hp;
+    const struct layer_weights *l = &m->layers[layer];
+    struct tensor x = rows_of(m, m->step.x), gate = rows_of(m, m->step.gate), up = rows_of(m, m->step.up);
+    int rc = 0;
+    if ((hp->flags & HP_MLP_BIAS) == 0) {
+        struct op_norm_gated op = {.x = x, .norm_w = l->v[V_FFN_NORM], .eps = hp->eps, .gate = l->w[W_GATE], .up = l->w[W_UP],
+                                   .act = hp->act, .y = gate, .scratch = rows_of(m, m->step.normed), .scratch_gate = gate,
+                                   .scratch_up = up};
+        rc = op_norm_gated(m->device, &op, err);
+    } else {
+        struct op_norm_linear op = {.x = x, .norm_w = l->v[V_FFN_NORM], .eps = hp->eps, .n = 2, .w = {l->w[W_GATE], l->w[W_UP]},
+                                    .bias = {l->v[V_GATE_BIAS], l->v[V_UP_BIAS]}, .y = {gate, up},
+                                    .scratch = rows_of(m, m->step.normed)};
+        rc = op_norm_linear(m->device, &op, err);
+        if (rc == 0) {
+            struct op_gated act = {.gate = gate, .up = up, .y = gate, .act = hp->act};
+            rc = op_gated(m->device, &act, err);
+        }
+    }
+    return rc != 0 ? rc : block_output(m, l->w[W_DOWN], l->v[V_DOWN_BIAS], gate, l->v[V_POST_FFN_NORM], err);
+}
+
+int decoder_layer(struct model *m, uint32_t layer, struct err *err)
+{
+    int rc = attention_block(m, layer, err);
+    return rc != 0 ? rc : mlp_block(m, layer, err);
+}

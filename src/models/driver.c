@@ -1,0 +1,382 @@
+/* models/driver.c - one step: spans packed into rows, the layers, the head over wanted rows, results.
+ *
+ * Owns:       the step's buffers, allocated once for rows_max rows; a step takes no heap.
+ * Invariants: 1. One step is in flight at a time per model: staging is reused by the next.
+ *             2. Every row's inputs are its id, its position and its sequence's pages; nothing of another row.
+ *             3. Logits exist for one tile of logit_rows_max rows only. */
+#include "models/arch.h"
+
+#include "base/mem.h"
+
+enum { STEP_ALIGN = 64, FLOAT_ALIGN = 16 };
+
+/* ---- buffers ---- */
+
+struct step_walk {
+    unsigned char *base; /* NULL while sizes are counted */
+    size_t used;
+};
+
+static void *walk_take(struct step_walk *w, size_t bytes)
+{
+    void *p = w->base != NULL ? w->base + w->used : NULL;
+    w->used += (bytes + STEP_ALIGN - 1) / STEP_ALIGN * STEP_ALIGN;
+    return p;
+}
+
+static struct tensor walk_tensor(struct step_walk *w, uint32_t rows, uint32_t cols)
+{
+    uint32_t stride = (cols + FLOAT_ALIGN - 1) / FLOAT_ALIGN * FLOAT_ALIGN;
+    return (struct tensor){walk_take(w, (size_t)rows * stride * sizeof(float)), rows, cols, stride};
+}
+
+static uint32_t group_count(const struct model *m)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->hp.layers; i++) {
+        bool seen = false;
+        for (uint32_t j = 0; j < i && !seen; j++) {
+            seen = m->kv_layers[j].policy == m->kv_layers[i].policy && m->kv_layers[j].window == m->kv_layers[i].window;
+        }
+        n += !seen;
+    }
+    return n;
+}
+
+static uint32_t rows_max(const struct model *m)
+{
+    return m->opt.rows_max ? m->opt.rows_max : 512;
+}
+
+static uint32_t logit_rows_max(const struct model *m)
+{
+    uint32_t most = m->opt.logit_rows_max ? m->opt.logit_rows_max : 16;
+    return most < rows_max(m) ? most : rows_max(m);
+}
+
+/* Lay the device memory of a step out from w->base; returns its size. */
+static size_t step_layout(struct step *s, const struct model *m, struct step_walk *w)
+{
+    const struct hparams *hp = &m->hp;
+    uint32_t rows = s->rows_max, q = model_q_cols(hp), kv = model_kv_cols(hp);
+    s->ids = walk_take(w, rows * sizeof *s->ids);
+    s->positions = walk_take(w, rows * sizeof *s->positions);
+    s->out_rows = walk_take(w, rows * sizeof *s->out_rows);
+    s->spans = walk_take(w, rows * sizeof *s->spans);
+    s->tables = walk_take(w, (size_t)group_count(m) * s->tables_cap * sizeof *s->tables);
+    s->x = walk_tensor(w, rows, hp->hidden);
+    s->normed = walk_tensor(w, rows, hp->hidden);
+    s->block = walk_tensor(w, rows, hp->hidden);
+    s->q = walk_tensor(w, rows, q);
+    s->k = walk_tensor(w, rows, kv);
+    s->v = walk_tensor(w, rows, kv);
+    s->att = walk_tensor(w, rows, q);
+    s->gate = walk_tensor(w, rows, hp->ffn);
+    s->up = walk_tensor(w, rows, hp->ffn);
+    for (uint32_t r = 0; r < hp->rope_sets; r++) {
+        s->rope[r] = walk_tensor(w, rows, hp->rope[r].rot);
+    }
+    s->out = walk_tensor(w, s->logit_rows_max, hp->hidden);
+    s->logits = walk_tensor(w, s->logit_rows_max, hp->vocab);
+    return w->used;
+}
+
+static void step_sizes(struct step *s, const struct model *m)
+{
+    s->rows_max = rows_max(m);
+    s->logit_rows_max = logit_rows_max(m);
+    uint64_t pages = m->context / KV_PAGE + 1, cap = pages * s->rows_max;
+    s->tables_cap = cap < UINT32_MAX ? (uint32_t)cap : UINT32_MAX;
+}
+
+uint64_t step_plan_bytes(const struct model *m)
+{
+    struct step s = {0};
+    struct step_walk w = {0};
+    struct device_reserve r;
+    step_sizes(&s, m);
+    step_reserve_sizes(m, &r);
+    return step_layout(&s, m, &w) + device_backend(m->device)->reserve_plan(m->device, &r);
+}
+
+void step_reserve_sizes(const struct model *m, struct device_reserve *out)
+{
+    const struct hparams *hp = &m->hp;
+    uint32_t q = model_q_cols(hp), widest = hp->hidden > hp->ffn ? hp->hidden : hp->ffn;
+    *out = (struct device_reserve){.rows_max = rows_max(m), .cols_max = widest > q ? widest : q, .heads_max = hp->heads,
+                                   .head_dim_max = hp->head_dim, .context_max = m->context, .logit_rows_max = logit_rows_max(m),
+                                   .vocab_max = hp->vocab};
+}
+
+int step_open(struct model *m, struct err *err)
+{
+    const struct backend *be = device_backend(m->device);
+    struct step *s = &m->step;
+    struct step_walk w = {0};
+    struct device_reserve r;
+    step_sizes(s, m);
+    step_reserve_sizes(m, &r);
+    int rc = be->reserve(m->device, &r, err);
+    if (rc != 0) {
+        return rc;
+    }
+    void *memory = NULL;
+    size_t bytes = step_layout(s, m, &w), tables = (size_t)group_count(m) * s->tables_cap;
+    rc = be->buffer_new(m->device, bytes, &memory, err);
+    if (rc != 0) {
+        return rc;
+    }
+    s->memory = memory;
+    s->memory_bytes = bytes;
+    w = (struct step_walk){.base = s->memory};
+    step_layout(s, m, &w);
+    s->host_ids = mem_try_zero(s->rows_max, sizeof *s->host_ids);
+    s->host_positions = mem_try_zero(s->rows_max, sizeof *s->host_positions);
+    s->host_out_rows = mem_try_zero(s->rows_max, sizeof *s->host_out_rows);
+    s->host_spans = mem_try_zero(s->rows_max, sizeof *s->host_spans);
+    s->host_samples = mem_try_zero(s->rows_max, sizeof *s->host_samples);
+    s->host_tables = mem_try_zero(tables, sizeof *s->host_tables);
+    if (s->host_ids == NULL || s->host_positions == NULL || s->host_out_rows == NULL || s->host_spans == NULL ||
+        s->host_samples == NULL || s->host_tables == NULL) {
+        return err_nomem(err, "step staging", tables * sizeof *s->host_tables);
+    }
+    return 0;
+}
+
+void step_close(struct model *m)
+{
+    struct step *s = &m->step;
+    if (s->memory != NULL) {
+        device_backend(m->device)->buffer_free(m->device, s->memory, s->memory_bytes);
+    }
+    mem_free(s->host_ids);
+    mem_free(s->host_positions);
+    mem_free(s->host_out_rows);
+    mem_free(s->host_spans);
+    mem_free(s->host_samples);
+    mem_free(s->host_tables);
+}
+
+/* ---- filling a step ---- */
+
+static int span_check(const struct model *m, const struct span *sp, uint32_t index, uint32_t rows, struct err *err)
+{
+    if (sp->row_count == 0 || sp->row_count > m->step.rows_max - rows || sp->out_first > sp->row_count) {
+        return err_set(err, ERR_ARGUMENT, "span %u: %u rows after %u, first out row %u: expected 1 to %u rows in all", index,
+                       sp->row_count, rows, sp->out_first, m->step.rows_max);
+    }
+    uint64_t end = (uint64_t)sp->position + sp->row_count;
+    if (sp->position < kv_seq_covered(sp->seq) || end > (uint64_t)kv_table_len(sp->seq, 0) * KV_PAGE || end > m->context) {
+        return err_set(err, ERR_ARGUMENT, "span %u: positions %u to %llu: the sequence covers %u and has pages for %u", index,
+                       sp->position, (unsigned long long)end, kv_seq_covered(sp->seq),
+                       kv_table_len(sp->seq, 0) * (unsigned)KV_PAGE);
+    }
+    for (uint32_t r = 0; r < sp->row_count; r++) {
+        if (sp->ids[r] >= m->hp.vocab) {
+            return err_set(err, ERR_ARGUMENT, "span %u: id %u: the vocabulary has %u", index, sp->ids[r], m->hp.vocab);
+        }
+    }
+    return 0;
+}
+
+/* The sequence's tables of all groups, at the same place in each group's array. */
+static uint32_t tables_put(struct step *s, const struct span *spans, uint32_t index)
+{
+    const struct kv_seq *seq = spans[index].seq;
+    if (index > 0 && spans[index - 1].seq == seq) {
+        return s->host_spans[index - 1].table_first;
+    }
+    uint32_t first = s->tables_used;
+    for (uint32_t g = 0; g < kv_group_count(s->kv); g++) {
+        kv_table_copy(seq, g, s->host_tables + (size_t)g * s->tables_cap + first);
+    }
+    s->tables_used += kv_table_len(seq, 0);
+    return first;
+}
+
+static int step_fill(struct model *m, struct kv *kv, const struct span *spans, uint32_t span_count, struct err *err)
+{
+    struct step *s = &m->step;
+    s->kv = kv;
+    s->rows = s->out_count = s->tables_used = 0;
+    s->span_count = span_count;
+    for (uint32_t i = 0; i < span_count; i++) {
+        const struct span *sp = &spans[i];
+        int rc = span_check(m, sp, i, s->rows, err);
+        if (rc != 0) {
+            return rc;
+        }
+        s->host_spans[i] = (struct kv_span){s->rows, sp->row_count, sp->position, tables_put(s, spans, i)};
+        for (uint32_t r = 0; r < sp->row_count; r++) {
+            s->host_ids[s->rows] = sp->ids[r];
+            s->host_positions[s->rows] = sp->position + r;
+            if (r >= sp->out_first) {
+                uint32_t out = r - sp->out_first;
+                s->host_samples[s->out_count] = sp->sample != NULL ? sp->sample[out] : (struct sample_row){.score_id = -1};
+                s->host_out_rows[s->out_count++] = s->rows;
+            }
+            s->rows++;
+        }
+    }
+    return 0;
+}
+
+static int copy_in(struct model *m, void *dst, const void *src, size_t bytes, struct err *err)
+{
+    struct op_copy_in op = {dst, src, bytes};
+    return bytes != 0 ? op_copy_in(m->device, &op, err) : 0;
+}
+
+static int step_upload(struct model *m, struct err *err)
+{
+    struct step *s = &m->step;
+    int rc = copy_in(m, s->ids, s->host_ids, s->rows * sizeof *s->ids, err);
+    if (rc == 0) {
+        rc = copy_in(m, s->positions, s->host_positions, s->rows * sizeof *s->positions, err);
+    }
+    if (rc == 0) {
+        rc = copy_in(m, s->out_rows, s->host_out_rows, s->out_count * sizeof *s->out_rows, err);
+    }
+    if (rc == 0) {
+        rc = copy_in(m, s->spans, s->host_spans, s->span_count * sizeof *s->spans, err);
+    }
+    for (uint32_t g = 0; g < kv_group_count(s->kv) && rc == 0; g++) {
+        size_t at = (size_t)g * s->tables_cap;
+        rc = copy_in(m, s->tables + at, s->host_tables + at, s->tables_used * sizeof *s->tables, err);
+    }
+    return rc;
+}
+
+/* ---- the body ---- */
+
+static int step_inputs(struct model *m, struct err *err)
+{
+    struct step *s = &m->step;
+    struct op_embed embed = {.w = m->weights[W_EMBED], .ids = s->ids, .y = tensor_rows(s->x, 0, s->rows), .scale = m->hp.embed_scale};
+    int rc = op_embed(m->device, &embed, err);
+    for (uint32_t r = 0; r < m->hp.rope_sets && rc == 0; r++) {
+        struct op_rope_table rope = {.pos = s->positions, .inv_freq = m->inv_freq[r], .n = m->hp.rope[r].rot / 2,
+                                     .mscale = m->rope_mscale[r], .table = tensor_rows(s->rope[r], 0, s->rows)};
+        rc = op_rope_table(m->device, &rope, err);
+    }
+    return rc;
+}
+
+static int head_tile(struct model *m, uint32_t first, uint32_t count, struct err *err)
+{
+    struct step *s = &m->step;
+    const struct hparams *hp = &m->hp;
+    struct tensor out = tensor_rows(s->out, 0, count), logits = tensor_rows(s->logits, 0, count);
+    struct op_gather gather = {.x = tensor_rows(s->x, 0, s->rows), .y = out, .rows = s->out_rows + first};
+    struct op_norm norm = {.x = out, .y = out, .dim = hp->hidden, .w = m->vecs[V_FINAL_NORM], .eps = hp->eps, .scale = 1.0f};
+    struct op_linear head = {.w = m->weights[W_HEAD], .x = out, .y = logits, .alpha = hp->logit_scale};
+    struct op_softcap cap = {.x = logits, .cap = hp->final_softcap};
+    int rc = op_gather(m->device, &gather, err);
+    if (rc == 0) {
+        rc = op_norm(m->device, &norm, err);
+    }
+    if (rc == 0) {
+        rc = op_linear(m->device, &head, err);
+    }
+    return rc == 0 && cap.cap != 0.0f ? op_softcap(m->device, &cap, err) : rc;
+}
+
+/* Raw logits of the tile's rows to whoever asked; the tile starts at out row `first` of the step. */
+static int head_copy(struct model *m, const struct span *spans, uint32_t first, uint32_t count, struct err *err)
+{
+    struct step *s = &m->step;
+    uint32_t at = 0; /* out row of the step where the span's begin */
+    for (uint32_t i = 0; i < s->span_count; i++) {
+        uint32_t n = spans[i].row_count - spans[i].out_first;
+        uint32_t from = at > first ? at : first, to = at + n < first + count ? at + n : first + count;
+        for (uint32_t r = from; spans[i].logits != NULL && r < to; r++) {
+            struct op_copy_out op = {spans[i].logits + (size_t)(r - at) * m->hp.vocab,
+                                     (const float *)s->logits.data + (size_t)(r - first) * s->logits.stride,
+                                     m->hp.vocab * sizeof(float)};
+            int rc = op_copy_out(m->device, &op, err);
+            if (rc != 0) {
+                return rc;
+            }
+        }
+        at += n;
+    }
+    return 0;
+}
+
+/* Runs of rows of the tile that are sampled or scored; rows that only want logits are left out. */
+static int head_sample(struct model *m, uint32_t first, uint32_t count, struct sample_result *results, struct err *err)
+{
+    struct step *s = &m->step;
+    for (uint32_t r = 0; r < count;) {
+        const struct sample_row *row = &s->host_samples[first + r];
+        bool wanted = row->params != NULL || row->score_id >= 0 || row->top != 0;
+        uint32_t end = r + 1;
+        for (; end < count; end++) {
+            const struct sample_row *next = &s->host_samples[first + end];
+            if ((next->params != NULL || next->score_id >= 0 || next->top != 0) != wanted) {
+                break;
+            }
+        }
+        if (wanted) {
+            struct op_sample_rows op = {.logits = tensor_rows(s->logits, r, end - r), .rows = row, .results = results + first + r,
+                                        .vocab = m->hp.vocab};
+            int rc = op_sample_rows(m->device, &op, err);
+            if (rc != 0) {
+                return rc;
+            }
+        }
+        r = end;
+    }
+    return 0;
+}
+
+static int step_head(struct model *m, const struct span *spans, struct sample_result *results, struct err *err)
+{
+    struct step *s = &m->step;
+    int rc = 0;
+    for (uint32_t first = 0; first < s->out_count && rc == 0; first += s->logit_rows_max) {
+        uint32_t left = s->out_count - first, count = left < s->logit_rows_max ? left : s->logit_rows_max;
+        rc = head_tile(m, first, count, err);
+        if (rc == 0) {
+            rc = head_copy(m, spans, first, count, err);
+        }
+        if (rc == 0 && results != NULL) {
+            rc = head_sample(m, first, count, results, err);
+        }
+    }
+    return rc;
+}
+
+int model_forward(struct model *m, struct kv *kv, const struct span *spans, uint32_t span_count, struct sample_result *results,
+                  uint64_t *event, struct err *err)
+{
+    if (span_count == 0 || span_count > m->step.rows_max) {
+        return err_set(err, ERR_ARGUMENT, "%u spans in a step: expected 1 to %u", span_count, m->step.rows_max);
+    }
+    mem_forbid_push();
+    int rc = step_fill(m, kv, spans, span_count, err);
+    if (rc == 0) {
+        rc = step_upload(m, err);
+    }
+    if (rc == 0) {
+        rc = step_inputs(m, err);
+    }
+    for (uint32_t l = 0; l < m->hp.layers && rc == 0; l++) {
+        rc = m->arch->layer(m, l, err);
+        rc = rc != 0 ? err_prefix(err, "layer %u", l) : 0;
+    }
+    if (rc == 0) {
+        rc = step_head(m, spans, results, err);
+    }
+    if (rc == 0) {
+        rc = device_backend(m->device)->event_record(m->device, event);
+        rc = rc != 0 ? err_set(err, rc, "recording the step's event") : 0;
+    }
+    mem_forbid_pop();
+    return rc;
+}
+
+int model_wait(struct model *m, uint64_t event, struct err *err)
+{
+    return device_backend(m->device)->event_wait(m->device, event, err);
+}

@@ -1,0 +1,158 @@
+/* models/gemma3.c - Gemma 3, text: five sliding layers and one full in turn, each kind with its own rope; norms before and after
+ * each block, of every q and k head, all with weight 1 + w (GGUF files have the 1 added already); scaled embedding.
+ *
+ * The embedding scale is sqrt(hidden) in f32, as transformers computes it for f32 weights and as GGUF's users do. */
+#include "models/decoder_binds.h"
+
+static const struct bind binds[] = {
+    BINDS_ENDS, BINDS_QKV, BINDS_QKV_FUSED, BINDS_QKV_BIAS, BINDS_QK_NORM, BINDS_O, BINDS_O_BIAS, BINDS_MLP,
+    BIND_VECTOR(V_ATTN_NORM, "attn_norm.weight", "input_layernorm.weight", DIM_HIDDEN, .norm = true),
+    BIND_VECTOR(V_POST_ATTN_NORM, "post_attention_norm.weight", "post_attention_layernorm.weight", DIM_HIDDEN, .norm = true),
+    BIND_VECTOR(V_FFN_NORM, "ffn_norm.weight", "pre_feedforward_layernorm.weight", DIM_HIDDEN, .norm = true),
+    BIND_VECTOR(V_POST_FFN_NORM, "post_ffw_norm.weight", "post_feedforward_layernorm.weight", DIM_HIDDEN, .norm = true),
+    {.kind = BIND_IGNORED, .hf = "vision_tower."},
+    {.kind = BIND_IGNORED, .hf = "model.vision_tower."},
+    {.kind = BIND_IGNORED, .hf = "multi_modal_projector."},
+    {.kind = BIND_IGNORED, .hf = "model.multi_modal_projector."}};
+
+static void defaults(struct hparams *hp)
+{
+    hp->flags |= HP_QK_NORM | HP_POST_NORM;
+    hp->act = ACT_GELU_TANH;
+    hp->rope_sets = 2;
+    hp->rope[0].theta = 1e6;
+    hp->rope[1].theta = 1e4;
+    hp->head_dim = 256;
+    hp->context_train = 131072;
+}
+
+static void pattern_apply(struct hparams *hp, uint32_t pattern)
+{
+    for (uint32_t i = 0; i < hp->layers; i++) {
+        hp->sliding[i] = pattern != 0 && (i + 1) % pattern != 0;
+    }
+}
+
+/* Two rope sets: rope_parameters by layer type, or rope_theta and rope_scaling for full layers beside rope_local_base_freq. */
+static int read_rope(struct hparams *hp, const struct config_reader *cfg, struct err *err)
+{
+    if (yyjson_obj_get(yyjson_obj_get(cfg->root, "rope_parameters"), "full_attention") != NULL) {
+        int rc = config_read_rope(hp, 0, cfg, "full_attention", err);
+        return rc != 0 ? rc : config_read_rope(hp, 1, cfg, "sliding_attention", err);
+    }
+    int rc = json_get_f64(cfg->root, "rope_local_base_freq", &hp->rope[1].theta, cfg->where, err);
+    return rc != 0 ? rc : config_read_rope(hp, 0, cfg, NULL, err);
+}
+
+static int read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
+{
+    float query_scalar = 256.0f;
+    uint32_t pattern = 6;
+    bool known = false, bidirectional = false;
+    defaults(hp);
+    hp->heads = 8, hp->kv_heads = 4, hp->vocab = 262208, hp->window = 4096;
+    hp->flags |= HP_TIED;
+    hp->norm_shift = 1.0f;
+    int rc = config_read_common(hp, cfg, err);
+    if (rc == 0) {
+        rc = read_rope(hp, cfg, err);
+    }
+    if (rc == 0) {
+        rc = json_get_f32(cfg->root, "query_pre_attn_scalar", &query_scalar, cfg->where, err);
+    }
+    if (rc == 0) {
+        rc = json_get_f32(cfg->root, "attn_logit_softcapping", &hp->attn_softcap, cfg->where, err);
+    }
+    if (rc == 0) {
+        rc = json_get_f32(cfg->root, "final_logit_softcapping", &hp->final_softcap, cfg->where, err);
+    }
+    if (rc == 0) {
+        rc = json_get_u32(cfg->root, "sliding_window", &hp->window, cfg->where, err);
+    }
+    if (rc == 0) {
+        rc = json_get_bool(cfg->root, "use_bidirectional_attention", &bidirectional, cfg->where, err);
+    }
+    if (rc == 0) {
+        rc = json_get_u32(cfg->root, "_sliding_window_pattern", &pattern, cfg->where, err);
+    }
+    if (rc == 0) {
+        rc = json_get_u32(cfg->root, "sliding_window_pattern", &pattern, cfg->where, err);
+    }
+    if (rc == 0) {
+        rc = config_read_layer_types(hp, cfg, &known, err);
+    }
+    if (rc == 0 && bidirectional) {
+        return err_set(err, ERR_UNSUPPORTED, "%s: use_bidirectional_attention is not supported", cfg->where);
+    }
+    if (rc == 0 && !(query_scalar > 0.0f)) {
+        return err_set(err, ERR_FORMAT, "%s: query_pre_attn_scalar: expected a number above 0, got %g", cfg->where,
+                       (double)query_scalar);
+    }
+    if (!known) {
+        pattern_apply(hp, pattern);
+    }
+    hp->attn_scale = (float)(1.0 / __builtin_sqrt((double)query_scalar));
+    hp->embed_scale = __builtin_sqrtf((float)hp->hidden);
+    return rc;
+}
+
+/* attention.sliding_window_pattern: one flag a layer, or the period; files without it mean 6. */
+static int read_pattern(struct hparams *hp, const struct metadata_reader *md, struct err *err)
+{
+    uint32_t period = 6;
+    const struct gguf_value *v = gguf_value_find(md->gguf, "gemma3.attention.sliding_window_pattern");
+    if (v == NULL || v->type != GGUF_ARRAY) {
+        int rc = metadata_u32(md, "attention.sliding_window_pattern", &period, err);
+        pattern_apply(hp, hp->window != 0 ? period : 0);
+        return rc;
+    }
+    if (v->count != hp->layers) {
+        return err_set(err, ERR_FORMAT, "gemma3.attention.sliding_window_pattern: expected %u entries, got %llu", hp->layers,
+                       (unsigned long long)v->count);
+    }
+    for (uint32_t i = 0; i < hp->layers; i++) {
+        int64_t flag = 0;
+        int rc = gguf_array_i64(v, i, &flag);
+        if (rc != 0) {
+            return err_set(err, ERR_FORMAT, "gemma3.attention.sliding_window_pattern: expected true or false");
+        }
+        hp->sliding[i] = flag != 0;
+    }
+    return 0;
+}
+
+static int read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err)
+{
+    defaults(hp);
+    int rc = metadata_read_common(hp, md, err);
+    if (rc == 0) {
+        rc = metadata_read_rope(hp, md, err);
+    }
+    if (rc == 0) {
+        rc = metadata_u32(md, "attention.sliding_window", &hp->window, err);
+    }
+    if (rc == 0) {
+        rc = metadata_f32(md, "final_logit_softcapping", &hp->final_softcap, err);
+    }
+    if (rc == 0) {
+        rc = read_pattern(hp, md, err);
+    }
+    /* the file does not say: the 27B model (62 layers) scales by hidden / heads, all others by the head */
+    if (rc == 0 && hp->heads != 0 && hp->layers == 62) {
+        hp->attn_scale = (float)(1.0 / __builtin_sqrt((double)(hp->hidden / hp->heads)));
+    }
+    hp->embed_scale = __builtin_sqrtf((float)hp->hidden);
+    return rc;
+}
+
+static const char *const model_types[] = {"gemma3_text", "gemma3", NULL};
+static const char *const config_keys[] = {
+    "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "sliding_window", "use_bidirectional_attention",
+    "_sliding_window_pattern", "sliding_window_pattern", "layer_types", "rope_local_base_freq", "hidden_activation", NULL};
+static const char *const metadata_keys[] = {"attention.sliding_window", "attention.sliding_window_pattern", "final_logit_softcapping",
+                                            "rope.freq_base_swa", NULL};
+
+const struct arch arch_gemma3 = {
+    .name = "gemma3", .gguf = "gemma3", .model_types = model_types, .config_keys = config_keys, .metadata_keys = metadata_keys,
+    .read_config = read_config, .read_metadata = read_metadata, .binds = binds, .bind_count = sizeof binds / sizeof binds[0],
+    .layer = decoder_layer};

@@ -1,0 +1,178 @@
+/* models/source.c - tensors of a GGUF file or a Hugging Face directory under one set of names, each marked when bound.
+ *
+ * Hugging Face names may stand under a multimodal model: "language_model.model.*", or "model.language_model.*". */
+#include "models/arch.h"
+
+#include "base/mem.h"
+
+#include <stdio.h>
+
+static size_t source_count(const struct source *s)
+{
+    return s->gguf != NULL ? gguf_tensor_count(s->gguf) : hfdir_tensor_count(s->hf);
+}
+
+static struct str source_name_at(const struct source *s, size_t i)
+{
+    return s->gguf != NULL ? gguf_tensor_at(s->gguf, i)->name : hfdir_tensor_at(s->hf, i)->name;
+}
+
+/* The name as the file has it, with `suffix` behind. */
+static struct str source_name(const struct source *s, const char *name, const char *suffix, char out[MODEL_NAME_MAX])
+{
+    const char *prefix = s->prefix;
+    if (strcmp(prefix, "model.language_model.") == 0) {
+        bool inner = strncmp(name, "model.", 6) == 0;
+        prefix = inner ? prefix : "";
+        name = inner ? name + 6 : name;
+    }
+    snprintf(out, MODEL_NAME_MAX, "%s%s%s", prefix, name, suffix);
+    return str_of(out);
+}
+
+static bool present(const struct source *s, struct str name)
+{
+    return s->gguf != NULL ? gguf_tensor_find(s->gguf, name) != NULL : hfdir_tensor_find(s->hf, name) != NULL;
+}
+
+static void mark(struct source *s, struct str name)
+{
+    for (size_t i = 0; i < source_count(s); i++) {
+        if (str_eq(source_name_at(s, i), name)) {
+            s->marks[i] = 1;
+            return;
+        }
+    }
+}
+
+int source_open(struct source *s, const struct gguf *gguf, struct hfdir *hf, struct err *err)
+{
+    static const char *const prefixes[] = {"", "language_model.", "model.language_model."};
+    *s = (struct source){.gguf = gguf, .hf = hf, .prefix = ""};
+    s->marks = mem_try_zero(source_count(s) + 1, 1);
+    if (s->marks == NULL) {
+        return err_nomem(err, "tensor marks", source_count(s) + 1);
+    }
+    for (size_t i = 0; hf != NULL && i < sizeof prefixes / sizeof prefixes[0]; i++) {
+        s->prefix = prefixes[i];
+        if (source_has(s, "model.embed_tokens.weight")) {
+            return 0;
+        }
+    }
+    s->prefix = "";
+    return 0;
+}
+
+void source_close(struct source *s)
+{
+    mem_free(s->marks);
+    *s = (struct source){0};
+}
+
+bool source_has(const struct source *s, const char *name)
+{
+    char text[MODEL_NAME_MAX];
+    return present(s, source_name(s, name, "", text));
+}
+
+static int gguf_weight(const struct source *s, struct str name, struct weight_src *out, struct err *err)
+{
+    const struct gguf_tensor *t = gguf_tensor_find(s->gguf, name);
+    if (t == NULL) {
+        return err_set(err, ERR_FORMAT, "tensor '%.*s' is missing", STR_ARG(name));
+    }
+    if (t->n_dims != 2 || t->ne[0] > UINT32_MAX || t->ne[1] > UINT32_MAX) {
+        return err_set(err, ERR_FORMAT, "tensor '%.*s': expected 2 dimensions, file has %u", STR_ARG(name), t->n_dims);
+    }
+    *out = (struct weight_src){.type = t->type, .rows = (uint32_t)t->ne[1], .cols = (uint32_t)t->ne[0], .data = t->data};
+    if (!dtype_row_bytes(t->type, t->ne[0], &out->row_bytes)) {
+        return err_set(err, ERR_FORMAT, "tensor '%.*s': %u columns of type %s", STR_ARG(name), out->cols, dtype_name(t->type));
+    }
+    return 0;
+}
+
+int source_weight(struct source *s, const char *name, struct weight_src *out, struct err *err)
+{
+    static const char *const parts[] = {".weight", ".scales", ".biases"};
+    char text[MODEL_NAME_MAX], base[MODEL_NAME_MAX];
+    struct str full = source_name(s, name, ".weight", text);
+    int rc = 0;
+    if (s->gguf != NULL) {
+        rc = gguf_weight(s, full, out, err);
+    } else if (!present(s, full)) {
+        rc = err_set(err, ERR_FORMAT, "tensor '%.*s' is missing", STR_ARG(full));
+    } else {
+        rc = hfdir_weight(s->hf, source_name(s, name, "", base), out, err);
+    }
+    for (size_t i = 0; i < 3 && rc == 0; i++) {
+        mark(s, source_name(s, name, parts[i], text));
+    }
+    return rc;
+}
+
+int source_vec(struct source *s, const char *name, uint32_t count, float *out, struct err *err)
+{
+    char text[MODEL_NAME_MAX];
+    struct str full = source_name(s, name, "", text);
+    const void *data = NULL;
+    uint64_t n = 0;
+    uint32_t n_dims = 0;
+    enum dtype type = DTYPE_F32;
+    const struct gguf_tensor *g = s->gguf != NULL ? gguf_tensor_find(s->gguf, full) : NULL;
+    const struct st_tensor *t = s->hf != NULL ? hfdir_tensor_find(s->hf, full) : NULL;
+    if (g == NULL && t == NULL) {
+        return err_set(err, ERR_FORMAT, "tensor '%s' is missing", text);
+    }
+    if (g != NULL) {
+        data = g->data, n = g->ne[0], n_dims = g->n_dims, type = g->type;
+    } else {
+        data = t->data, n = t->shape[0], n_dims = t->n_dims, type = t->type;
+    }
+    if (n_dims != 1 || n != count) {
+        return err_set(err, ERR_FORMAT, "tensor '%s': expected shape [%u], file has %u dimensions and [%llu]", text, count, n_dims,
+                       (unsigned long long)n);
+    }
+    if (type != DTYPE_F32 && type != DTYPE_F16 && type != DTYPE_BF16) {
+        return err_set(err, ERR_UNSUPPORTED, "tensor '%s': expected type F32, F16 or BF16, file has %s", text, dtype_name(type));
+    }
+    dtype_dequant(type, data, out, count);
+    mark(s, full);
+    return 0;
+}
+
+void source_drop(const struct source *s, const char *name)
+{
+    static const char *const parts[] = {".weight", ".scales", ".biases"};
+    char text[MODEL_NAME_MAX];
+    for (size_t i = 0; i < 3; i++) {
+        struct str full = source_name(s, name, parts[i], text);
+        const struct gguf_tensor *g = s->gguf != NULL ? gguf_tensor_find(s->gguf, full) : NULL;
+        const struct st_tensor *t = s->hf != NULL ? hfdir_tensor_find(s->hf, full) : NULL;
+        if (g != NULL) {
+            gguf_tensor_drop(s->gguf, g);
+        }
+        if (t != NULL) {
+            hfdir_tensor_drop(s->hf, t);
+        }
+    }
+}
+
+void source_ignore(struct source *s, const char *what, bool suffix)
+{
+    for (size_t i = 0; i < source_count(s); i++) {
+        struct str name = source_name_at(s, i);
+        if (suffix ? str_ends(name, str_of(what)) : str_starts(name, str_of(what))) {
+            s->marks[i] = 1;
+        }
+    }
+}
+
+int source_check_marks(const struct source *s, struct err *err)
+{
+    for (size_t i = 0; i < source_count(s); i++) {
+        if (s->marks[i] == 0) {
+            return err_set(err, ERR_UNSUPPORTED, "tensor '%.*s' is not one this architecture has", STR_ARG(source_name_at(s, i)));
+        }
+    }
+    return 0;
+}
