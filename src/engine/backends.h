@@ -1,0 +1,12 @@
+/* engine/backends.h - the backends there are. */
+#ifndef RH_ENGINE_BACKENDS_H
+#define RH_ENGINE_BACKENDS_H
+
+#include "tensor/backend.h"
+
+uint32_t backends_count(void);
+const struct backend *backends_at(uint32_t i);
+/* NULL name = the first of the list.  ERR_NOT_FOUND names those there are. */
+int backends_find(const char *name, const struct backend **out, struct err *err);
+
+#endif

@@ -1,0 +1,86 @@
+/* engine/batch.c - run: the rows planned become spans of one forward, enqueued.
+ *
+ * Invariants: 1. Everything a step names (ids, sample rows, results, logits) lives in the step or its sequences until its event.
+ *             2. No memory is asked for here once the engine is open (raw logits of a first score apart). */
+#include "base/mem.h"
+#include "engine/engine_int.h"
+
+int batch_open(struct engine *e, struct err *err)
+{
+    uint32_t rows = e->cfg.rows_max;
+    for (uint32_t i = 0; i < e->cfg.steps_in_flight; i++) {
+        struct step *s = &e->steps[i];
+        s->items = mem_try_zero(rows, sizeof *s->items);
+        s->spans = mem_try_zero(rows, sizeof *s->spans);
+        s->rows = mem_try_zero(rows, sizeof *s->rows);
+        s->results = mem_try_zero(rows, sizeof *s->results);
+        if (!s->items || !s->spans || !s->rows || !s->results)
+            return err_nomem(err, "step", rows * sizeof *s->results);
+    }
+    return 0;
+}
+
+void batch_close(struct engine *e)
+{
+    for (uint32_t i = 0; i < STEPS_MAX; i++) {
+        mem_free(e->steps[i].items);
+        mem_free(e->steps[i].spans);
+        mem_free(e->steps[i].rows);
+        mem_free(e->steps[i].results);
+        mem_free(e->steps[i].logits);
+    }
+}
+
+/* Generating: the one row whose token is chosen. */
+static void sample_row(struct sample_row *row, const struct seq *s)
+{
+    const struct engine_request *r = s->request;
+    const struct sampler *sampler = &s->sampler;
+    bool early = s->generated < sampler->min_tokens;
+    *row = (struct sample_row){.params = &sampler->params, .index = s->count, .seen = sampler->seen, .seen_count = sampler->seen_count,
+                               .banned = early ? r->end_ids : NULL, .banned_count = early ? r->end_count : 0,
+                               .want_logprob = r->logprobs, .score_id = -1, .top = r->top};
+}
+
+/* Scoring: row i says how likely token i + 1 was. */
+static void score_row(struct sample_row *row, const struct seq *s, uint32_t position)
+{
+    *row = (struct sample_row){.index = position + 1, .top = s->request->score.top,
+                               .score_id = position + 1 < s->count ? (int64_t)s->tokens[position + 1] : -1};
+}
+
+static int add_span(struct engine *e, struct step *step, uint32_t i, uint32_t *logit_row, struct err *err)
+{
+    struct step_item *it = &step->items[i];
+    struct seq *s = it->seq;
+    struct span *span = &step->spans[i];
+    *span = (struct span){.seq = s->kv, .position = it->position, .row_count = it->rows, .ids = s->tokens + it->position,
+                          .out_first = it->out_first, .sample = step->rows + step->out_count};
+    it->result_first = step->out_count;
+    for (uint32_t row = it->out_first; row < it->rows; row++) {
+        struct sample_row *to = &step->rows[step->out_count++];
+        if (s->request->scoring)
+            score_row(to, s, it->position + row);
+        else
+            sample_row(to, s);
+    }
+    if (!it->logits)
+        return 0;
+    if (!step->logits && !(step->logits = mem_try_array(STEP_LOGIT_ROWS, e->vocab * sizeof(float))))
+        return err_nomem(err, "raw logits", STEP_LOGIT_ROWS * e->vocab * sizeof(float));
+    span->logits = step->logits + (size_t)*logit_row * e->vocab;
+    *logit_row += it->rows;
+    return 0;
+}
+
+int batch_run(struct engine *e, struct step *step, struct err *err)
+{
+    uint32_t logit_row = 0;
+    step->started_ns = thread_now_ns();
+    for (uint32_t i = 0; i < step->item_count; i++) {
+        int rc = add_span(e, step, i, &logit_row, err);
+        if (rc)
+            return rc;
+    }
+    return model_forward(e->model, e->kv, step->spans, step->item_count, step->results, &step->event, err);
+}

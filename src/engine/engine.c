@@ -1,0 +1,261 @@
+/* engine/engine.c - the engine's thread: plan, run, commit, over and over; sleep when there is nothing to do.
+ *
+ *     sched_take, sched_plan -> batch_run (model_forward: only enqueued) -> model_wait -> resolve_step
+ *
+ * Up to steps_in_flight steps are between run and commit; with one, plan follows commit directly. */
+#include "base/log.h"
+#include "base/mem.h"
+#include "engine/engine_int.h"
+#include "plan/plan.h"
+
+#include <limits.h>
+
+enum { RUNNING_DEFAULT = 64, WAITING_DEFAULT = 4096, RETAINED_DEFAULT = 64, ROWS_DEFAULT = 512, REWIND_SLACK = 2 * KV_PAGE };
+
+/* a function to run alone; lives on its caller's stack until done */
+struct engine_task {
+    int (*fn)(void *ctx, struct kv *kv, struct err *err);
+    void *ctx;
+    struct err *err;
+    int rc;
+    _Atomic uint32_t done; /* futex word */
+};
+
+void engine_wake(struct engine *e)
+{
+    atomic_fetch_add(&e->wake, 1);
+    thread_futex_wake(&e->wake, 1);
+}
+
+/* ---- the loop ---- */
+
+static void publish_stats(struct engine *e)
+{
+    struct engine_stats s = {.waiting = e->waiting_count, .running = e->running_count, .retained = e->retained_count,
+                             .steps = e->step_total, .rows = e->row_total, .preempted = e->preempted, .evicted = e->evicted};
+    kv_stats(e->kv, &s.kv);
+    if (s.kv.live_bytes > e->state_peak)
+        e->state_peak = s.kv.live_bytes;
+    s.state_peak_bytes = e->state_peak;
+    pthread_mutex_lock(&e->mutex);
+    e->stats = s;
+    pthread_mutex_unlock(&e->mutex);
+}
+
+/* Commit the oldest step in flight. */
+static void commit(struct engine *e)
+{
+    struct step *s = &e->steps[e->step_first];
+    struct err err = {0};
+    int rc = model_wait(e->model, s->event, &err);
+    e->step_first = (e->step_first + 1) % e->cfg.steps_in_flight;
+    e->step_pending--;
+    e->step_total++;
+    if (rc) {
+        log_put(LOG_WARN, "engine: a step of %u sequences failed: %s", s->item_count, err.text);
+        resolve_failed(e, s, &err);
+        return;
+    }
+    sched_learn(e, s, thread_now_ns());
+    resolve_step(e, s);
+}
+
+static bool run(struct engine *e, struct step *s)
+{
+    struct err err = {0};
+    int rc = batch_run(e, s, &err);
+    if (rc == 0) {
+        e->step_pending++;
+        return true;
+    }
+    err_set(&err, rc, "a step was refused: %s", err_text(rc));
+    log_put(LOG_WARN, "engine: a step of %u sequences failed: %s", s->item_count, err.text);
+    resolve_failed(e, s, &err);
+    return true; /* the others may go on */
+}
+
+/* One turn; false when there was nothing to do. */
+static bool turn(struct engine *e)
+{
+    bool worked = false;
+    engine_gate_enter(e->cfg.gate);
+    sched_take(e);
+    if (e->step_pending < e->cfg.steps_in_flight) {
+        struct step *s = &e->steps[(e->step_first + e->step_pending) % e->cfg.steps_in_flight];
+        sched_plan(e, s);
+        if (s->item_count)
+            worked = run(e, s);
+    }
+    if (e->step_pending == e->cfg.steps_in_flight || (!worked && e->step_pending)) {
+        commit(e);
+        worked = true;
+    }
+    publish_stats(e);
+    engine_gate_leave(e->cfg.gate);
+    return worked;
+}
+
+static bool run_task(struct engine *e)
+{
+    pthread_mutex_lock(&e->mutex);
+    struct engine_task *t = e->running_count || e->step_pending || e->waiting ? NULL : e->task;
+    if (t)
+        e->task = NULL;
+    pthread_mutex_unlock(&e->mutex);
+    if (!t)
+        return false;
+    engine_gate_enter(e->cfg.gate);
+    retain_clear(e);
+    t->rc = t->fn(t->ctx, e->kv, t->err);
+    engine_gate_leave(e->cfg.gate);
+    atomic_store(&t->done, 1);
+    thread_futex_wake(&t->done, INT_MAX);
+    return true;
+}
+
+static bool finished(struct engine *e)
+{
+    if (!atomic_load(&e->closing) || e->running_count || e->waiting || e->step_pending)
+        return false;
+    pthread_mutex_lock(&e->mutex);
+    bool none = e->submitted == NULL && e->task == NULL;
+    pthread_mutex_unlock(&e->mutex);
+    return none;
+}
+
+static void *engine_thread(void *arg)
+{
+    struct engine *e = arg;
+    thread_name("engine");
+    while (!finished(e)) {
+        uint32_t seen = atomic_load(&e->wake);
+        bool worked = turn(e);
+        worked |= run_task(e);
+        if (!worked && !finished(e))
+            thread_futex_wait(&e->wake, seen, -1);
+    }
+    return NULL;
+}
+
+/* ---- open and close ---- */
+
+static void set_defaults(struct engine_config *c)
+{
+    c->rows_max = c->rows_max ? c->rows_max : ROWS_DEFAULT;
+    c->steps_in_flight = c->steps_in_flight ? c->steps_in_flight : 1;
+    c->steps_in_flight = c->steps_in_flight < STEPS_MAX ? c->steps_in_flight : STEPS_MAX;
+    c->running_max = c->running_max ? c->running_max : RUNNING_DEFAULT;
+    c->running_max = c->running_max < c->rows_max ? c->running_max : c->rows_max;
+    c->waiting_max = c->waiting_max ? c->waiting_max : WAITING_DEFAULT;
+    c->retained_max = c->retained_max ? c->retained_max : RETAINED_DEFAULT;
+}
+
+void engine_kv_config(struct model *model, struct device *device, uint32_t rows_max, struct kv_config *out)
+{
+    *out = (struct kv_config){.device = device, .rewind_slack = REWIND_SLACK, .context_max = model_info(model)->context,
+                              .rows_max = rows_max ? rows_max : ROWS_DEFAULT};
+    out->layers = model_kv_layers(model, &out->layer_count);
+}
+
+static int open_state(struct engine *e, struct err *err)
+{
+    struct kv_config kv;
+    engine_kv_config(e->model, e->cfg.device, e->cfg.rows_max, &kv);
+    kv.rows_max *= e->cfg.steps_in_flight;
+    kv.budget_bytes = e->cfg.state_bytes;
+    for (uint32_t i = 0; i < kv.layer_count; i++)
+        e->windows |= kv.layers[i].policy == KV_WINDOW;
+    e->context = kv.context_max;
+    e->positions_max = plan_positions_alone(&kv, kv.budget_bytes, kv.context_max);
+    if (e->positions_max < 2)
+        return err_set(err, ERR_LIMIT, "state budget of %llu bytes: one sequence of %u positions takes %llu",
+                       (unsigned long long)kv.budget_bytes, 2 * KV_PAGE, (unsigned long long)kv_plan_bytes(&kv, 2 * KV_PAGE));
+    return kv_open(&kv, &e->kv, err);
+}
+
+int engine_open(const struct engine_config *cfg, struct engine **out, struct err *err)
+{
+    struct engine *e = mem_try_zero(1, sizeof *e);
+    *out = NULL;
+    if (!e)
+        return err_nomem(err, "engine", sizeof *e);
+    e->cfg = *cfg;
+    set_defaults(&e->cfg);
+    atomic_store(&e->refs, 1);
+    pthread_mutex_init(&e->mutex, NULL);
+    e->submitted_end = &e->submitted;
+    e->model = cfg->model;
+    e->vocab = model_info(e->model)->vocab;
+    e->running = mem_try_array(e->cfg.running_max, sizeof *e->running);
+    e->retained = mem_try_array(e->cfg.retained_max, sizeof *e->retained);
+    int rc = e->running && e->retained ? 0 : err_nomem(err, "engine", e->cfg.retained_max * sizeof *e->retained);
+    if (rc == 0)
+        rc = batch_open(e, err);
+    if (rc == 0)
+        rc = open_state(e, err);
+    if (rc == 0) {
+        publish_stats(e);
+        if (pthread_create(&e->thread, NULL, engine_thread, e))
+            rc = err_set(err, ERR_NOMEM, "engine: cannot start its thread");
+        else
+            e->started = true;
+    }
+    if (rc) {
+        engine_close(e);
+        return rc;
+    }
+    *out = e;
+    return 0;
+}
+
+void engine_close(struct engine *e)
+{
+    if (!e)
+        return;
+    pthread_mutex_lock(&e->mutex); /* after this no submission gets in */
+    atomic_store(&e->closing, true);
+    pthread_mutex_unlock(&e->mutex);
+    engine_wake(e);
+    if (e->started)
+        pthread_join(e->thread, NULL);
+    if (e->kv) {
+        retain_clear(e);
+        kv_close(e->kv);
+    }
+    batch_close(e);
+    mem_free(e->running);
+    mem_free(e->retained);
+    buf_free(&e->bytes);
+    if (atomic_fetch_sub(&e->refs, 1) == 1)
+        mem_free(e);
+}
+
+int engine_exclusive(struct engine *e, int (*fn)(void *ctx, struct kv *kv, struct err *err), void *ctx, struct err *err)
+{
+    struct engine_task task = {.fn = fn, .ctx = ctx, .err = err};
+    int rc = 0;
+    pthread_mutex_lock(&e->mutex);
+    if (e->task || atomic_load(&e->closing))
+        rc = err_set(err, ERR_BUSY, "another measurement runs, or the model is being closed");
+    else
+        e->task = &task;
+    pthread_mutex_unlock(&e->mutex);
+    if (rc)
+        return rc;
+    engine_wake(e);
+    while (atomic_load(&task.done) == 0)
+        thread_futex_wait(&task.done, 0, -1);
+    return task.rc;
+}
+
+void engine_stats(struct engine *e, struct engine_stats *out)
+{
+    pthread_mutex_lock(&e->mutex);
+    *out = e->stats;
+    pthread_mutex_unlock(&e->mutex);
+}
+
+uint32_t engine_positions_max(const struct engine *e)
+{
+    return e->positions_max;
+}

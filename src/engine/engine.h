@@ -1,0 +1,127 @@
+/* engine/engine.h - the loop: one thread per model that plans, runs and commits steps of spans.
+ *
+ * Owns:       the model's sequence state (kv), every sequence, the order in which they run.  The model and its device are borrowed.
+ * Invariants: 1. Requests come in by one queue and leave by one bounded ring of events each; nothing else is shared with other threads.
+ *             2. Which ids a request gets depends on its ids, sampling and seed only, never on what runs beside it.
+ *             3. A full ring holds its own sequences back, never the engine.
+ *             4. A failed step fails the sequences in it and no other.
+ * Does not:   know text (it asks for the bytes of ids, for stop strings), sockets, files or JSON.
+ *
+ * A sequence (one choice of a request):
+ *
+ *                 engine_submit            sched_admit               resolve_rows (last prompt row)
+ *      (new) ----------------> WAITING ----------------> PREFILL ---------------------------> DECODE --+
+ *                                 ^                         |                                   |   ^  |  resolve_rows
+ *                                 |   sched_preempt         |                                   |   +--+
+ *                                 +-------------------------+-----------------------------------+
+ *                                                           |
+ *      from any of the three, seq_finish:   DONE (stop, length) | CANCELLED | FAILED
+ *
+ *   A pre-empted sequence is WAITING again, ahead of all that came later, and computes its state anew: the same bits. */
+#ifndef RH_ENGINE_ENGINE_H
+#define RH_ENGINE_ENGINE_H
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "engine/gate.h"
+#include "kv/kv.h"
+#include "models/model.h"
+
+enum { ENGINE_STOP_MAX = 16, ENGINE_CHOICES_MAX = 128 };
+
+struct engine;
+struct engine_request;
+
+struct engine_config {
+    struct model *model;          /* borrowed until engine_close */
+    struct device *device;        /* the model's */
+    struct engine_gate *gate;     /* of the device, when several engines share it; NULL */
+    uint64_t state_bytes;         /* budget of sequence state */
+    uint32_t rows_max;            /* rows of a step, as the model was opened with */
+    uint32_t steps_in_flight;     /* 1 (0 = 1) or 2 */
+    uint32_t running_max;         /* sequences with state at a time; 0 = 64, at most rows_max */
+    uint32_t waiting_max;         /* beyond it submit answers ERR_BUSY; 0 = 4096 */
+    uint32_t retained_max;        /* finished sequences kept for reuse; 0 = 64 */
+    bool retain_none;
+    /* The bytes of an id in the text, for stop strings; called on the engine thread. */
+    int (*id_bytes)(void *ctx, uint32_t id, bool first, struct buf *out);
+    void *id_bytes_ctx;
+};
+/* What kv_open gets, budget apart: for plans before an engine is there. */
+void engine_kv_config(struct model *model, struct device *device, uint32_t rows_max, struct kv_config *out);
+int engine_open(const struct engine_config *cfg, struct engine **out, struct err *err);
+void engine_close(struct engine *e); /* cancels what runs, gives every choice its last event, joins; requests stay pollable */
+
+struct engine_stats {
+    struct kv_stats kv;
+    uint32_t waiting, running, retained;
+    uint64_t steps, rows, preempted, evicted, state_peak_bytes;
+};
+void engine_stats(struct engine *e, struct engine_stats *out); /* any thread: as of the last step */
+uint32_t engine_positions_max(const struct engine *e);         /* context, or less when the state budget is smaller */
+
+/* Run fn on the engine thread while nothing else runs (measurements); kept state is dropped first.  Blocks the caller. */
+int engine_exclusive(struct engine *e, int (*fn)(void *ctx, struct kv *kv, struct err *err), void *ctx, struct err *err);
+
+/* ---- requests ---- */
+
+/* Scoring instead of generating: every row is reported from the engine thread, in order; nothing is sampled. */
+struct engine_score {
+    void (*row)(void *ctx, uint32_t position, const struct sample_result *result, const float *logits); /* logits may be NULL */
+    void *ctx;
+    uint32_t top;
+    bool logits_last, logits_all;
+};
+
+struct engine_request_config { /* copied */
+    int64_t max_tokens;           /* < 0: as far as context and memory allow */
+    bool max_tokens_soft;         /* a default: cut to what fits instead of refused */
+    const uint32_t *end_ids;      /* ids that end a sequence and are not emitted: EOS and stop ids */
+    uint32_t end_count;
+    const struct str *stops;      /* stop strings */
+    uint32_t stop_count;
+    struct sample_params sampling; /* choice is set per choice; biases in any order */
+    uint32_t penalty_window, min_tokens;
+    uint32_t n;                   /* choices; 0 = 1 */
+    bool logprobs;
+    uint32_t top;                 /* per token, 0..SAMPLE_TOP_MAX */
+    uint32_t chunk_max;           /* rows of one span at most; 0 = rows_max */
+    bool no_reuse;                /* compute every row, even of a known prefix */
+    uint32_t ring;                /* events; 0 = 256 */
+    const struct engine_score *score; /* its row and ctx must live until the last event; NULL = generate */
+};
+int engine_request_new(struct engine *e, const struct engine_request_config *cfg, struct engine_request **out, struct err *err);
+
+/* Give the prompt and hand the request to the engine.  ERR_LIMIT with both numbers when it cannot fit alone; then it was not taken. */
+int engine_submit(struct engine_request *r, const uint32_t *ids, uint32_t count, struct err *err);
+void engine_request_cancel(struct engine_request *r);  /* any thread, any state */
+void engine_request_release(struct engine_request *r); /* the consumer's reference; cancel first when nobody will poll */
+
+enum engine_event_kind { ENGINE_TOKEN, ENGINE_DONE };
+struct engine_event {
+    enum engine_event_kind kind;
+    uint32_t choice;
+    uint32_t id; /* TOKEN */
+    float logprob;
+    uint32_t top_count;
+    const uint32_t *top_ids; /* valid until the next poll */
+    const float *top_logprobs;
+};
+bool engine_poll(struct engine_request *r, struct engine_event *out); /* consumer thread only */
+
+/* Changes whenever an event was added (or engine_request_signal called): read it, poll, then wait on it. */
+uint32_t engine_request_seen(struct engine_request *r);
+void engine_request_wait(struct engine_request *r, uint32_t seen, int64_t timeout_ns);
+void engine_request_signal(struct engine_request *r); /* front: preparation failed or got further */
+
+enum engine_finish { ENGINE_STOP, ENGINE_LENGTH, ENGINE_CANCELLED, ENGINE_ERROR };
+struct engine_outcome { /* of one choice, complete before its DONE event */
+    enum engine_finish finish;
+    int stop; /* index of the stop string that ended it, or -1 */
+    uint32_t prompt_count, cached_count, completion_count;
+    int64_t submitted_ns, admitted_ns, first_ns, done_ns; /* monotonic; 0 = never */
+    struct err err;
+};
+const struct engine_outcome *engine_request_outcome(const struct engine_request *r, uint32_t choice);
+
+#endif

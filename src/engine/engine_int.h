@@ -1,0 +1,205 @@
+/* engine/engine_int.h - inside the engine only.
+ *
+ * Files: engine.c (open, thread, loop), request.c (request, ring of events), sched.c (plan: admission, rows, pages, pre-emption),
+ *        batch.c (run: a step's spans), resolve.c (commit: tokens, ends), retain.c (finished sequences kept for reuse),
+ *        sampler.c (history counts), stop.c (stop strings).
+ * Thread: everything here belongs to the engine thread, except what is marked otherwise. */
+#ifndef RH_ENGINE_INT_H
+#define RH_ENGINE_INT_H
+
+#include "base/thread.h"
+#include "engine/engine.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { STEPS_MAX = 2, STEP_LOGIT_ROWS = 16 };
+
+/* ---- stop.c: stop strings over a stream of bytes ---- */
+
+struct stop_set { /* request lifetime, immutable */
+    struct str items[ENGINE_STOP_MAX];
+    uint32_t count;
+    size_t longest;
+};
+/* sequence lifetime; owns tail */
+struct stop_match {
+    struct buf tail; /* the last longest - 1 bytes */
+};
+/* Takes the next bytes.  *which = the string that ends first (the longest of those), or -1. */
+int stop_feed(struct stop_match *m, const struct stop_set *set, struct str bytes, int *which);
+
+/* ---- sampler.c: what sample_rows needs to know of a sequence's history ---- */
+
+/* sequence lifetime; owns seen */
+struct sampler {
+    struct sample_params params;
+    uint32_t window; /* tokens the penalties look back; 0 = all */
+    uint32_t min_tokens;
+    bool counts;     /* penalties are on: seen is kept */
+    struct sample_seen *seen; /* ascending ids */
+    uint32_t seen_count, seen_cap;
+};
+int sampler_start(struct sampler *s, const uint32_t *prompt, uint32_t count);
+/* history[count - 1] is new. */
+int sampler_observe(struct sampler *s, const uint32_t *history, uint32_t count, uint32_t prompt_count);
+void sampler_free(struct sampler *s);
+
+/* ---- sequences ---- */
+
+enum seq_state { SEQ_NEW, SEQ_WAITING, SEQ_PREFILL, SEQ_DECODE, SEQ_DONE, SEQ_CANCELLED, SEQ_FAILED };
+
+/* one choice of a request; lifetime: the request's.  Owns kv while PREFILL or DECODE, tokens, sampler, stop. */
+struct seq {
+    struct engine_request *request;
+    uint32_t choice;
+    enum seq_state state;
+    struct kv_seq *kv;
+    uint32_t *tokens;      /* prompt, then what was chosen */
+    uint32_t count, cap;
+    uint32_t in_flight;    /* rows of steps not committed */
+    bool sampling;         /* a choice is in flight: no further row is planned before it is known */
+    uint32_t placed;       /* rows in the step being planned */
+    bool admitted_before;  /* pre-empted since: its figures stay those of the first time */
+    bool doomed;           /* failed, but rows of it are still in flight */
+    uint32_t generated;    /* completion tokens, a sampled end included */
+    uint64_t age;          /* order of submission */
+    struct sampler sampler;
+    struct stop_match stop;
+    struct seq *next;      /* waiting list */
+};
+
+/* reference-counted by consumer and engine; fields after `engine thread` belong to it once submitted */
+struct engine_request {
+    _Atomic uint32_t refs;
+    _Atomic uint32_t signal;    /* futex word of the consumer */
+    _Atomic bool cancelled;     /* any thread sets it; the engine reads it once per step */
+    _Atomic bool stalled;       /* the engine found the ring full and wants to know when it is not */
+    struct engine *engine;      /* holds a reference */
+    /* the ring: one writer (engine), one reader (consumer) */
+    _Atomic uint32_t head, tail; /* written / read so far */
+    uint32_t ring_cap;          /* power of two */
+    uint32_t lent;              /* consumer: slots given out by the last poll, freed by the next */
+    struct ring_slot *slots;
+    uint32_t *top_ids;          /* [ring_cap][top] */
+    float *top_logprobs;
+    struct engine_outcome *outcomes; /* [n] */
+    /* constants */
+    struct engine_score score;
+    bool scoring, logprobs, no_reuse, soft;
+    int64_t max_tokens;
+    uint32_t n, top, chunk_max, prompt_count, limit;
+    uint32_t *end_ids;          /* ascending */
+    uint32_t end_count;
+    struct stop_set stops;
+    char *stop_text;
+    struct sample_bias *biases;
+    struct sample_params sampling;
+    uint32_t penalty_window, min_tokens;
+    /* engine thread */
+    bool cancel_seen;           /* what this step read of `cancelled` */
+    bool followers_out;         /* choices past the first were queued */
+    uint32_t live;              /* choices without their last event */
+    struct seq *seqs;           /* [n] */
+    struct engine_request *next; /* submission queue (under the engine's mutex) */
+};
+
+/* Room for one more token event, the last events of all live choices kept free. */
+bool ring_has_room(struct engine_request *r, uint32_t tokens_in_flight);
+void ring_put_token(struct engine_request *r, uint32_t choice, const struct sample_result *s);
+void ring_put_done(struct engine_request *r, uint32_t choice);
+void request_ref(struct engine_request *r);
+
+/* ---- steps ---- */
+
+struct step_item { /* one span */
+    struct seq *seq;
+    uint32_t position, rows;
+    uint32_t out_first;    /* first row that goes through the head; = rows: none */
+    uint32_t result_first; /* into results */
+    bool samples, logits;
+};
+/* engine lifetime; everything a step in flight names */
+struct step {
+    struct step_item *items;       /* [rows_max] */
+    uint32_t item_count, row_count, out_count, logit_count;
+    struct span *spans;            /* [rows_max] */
+    struct sample_row *rows;       /* [rows_max] */
+    struct sample_result *results; /* [rows_max] */
+    float *logits;                 /* [STEP_LOGIT_ROWS][vocab], made when a score first asks for logits */
+    uint64_t event;
+    int64_t started_ns;
+    uint32_t decode_count;         /* rows that are decode rows */
+};
+
+/* the clock of prefill chunks: how long rows take */
+struct sched_clock {
+    double decode_ns;      /* a step of decode rows only */
+    double row_ns;         /* one further prefill row */
+};
+
+/* a finished sequence's state */
+struct retained {
+    struct kv_seq *kv;
+    uint64_t used; /* order of last use */
+};
+
+struct engine {
+    struct engine_config cfg;
+    _Atomic uint32_t refs;      /* the owner's and one per request */
+    struct model *model;
+    struct kv *kv;
+    uint32_t vocab, context, positions_max;
+    bool windows;               /* some layers keep a window only */
+    pthread_t thread;
+    bool started;
+    _Atomic uint32_t wake;      /* futex word of the engine thread */
+    _Atomic bool closing;
+    pthread_mutex_t mutex;      /* submitted, submitted_count, task, stats */
+    struct engine_request *submitted, **submitted_end;
+    uint32_t submitted_count;   /* requests submitted and not ended */
+    struct engine_task *task;
+    struct engine_stats stats;
+    uint64_t ages, uses;
+    /* engine thread */
+    struct seq *waiting;        /* FIFO by age */
+    struct seq **running;       /* [running_max] ascending age */
+    uint32_t running_count, waiting_count;
+    struct retained *retained;  /* [retained_max] */
+    uint32_t retained_count;
+    struct step steps[STEPS_MAX];
+    uint32_t step_first, step_pending; /* ring of steps in flight */
+    struct sched_clock clock;
+    struct buf bytes;           /* of one id */
+    uint64_t step_total, row_total, preempted, evicted, state_peak;
+};
+
+/* engine.c */
+void engine_wake(struct engine *e);
+
+/* sched.c */
+void sched_take(struct engine *e);                  /* submissions and cancels */
+void sched_plan(struct engine *e, struct step *s);  /* admits, then fills the step */
+void sched_queue(struct engine *e, struct seq *s);  /* into waiting, by age */
+void sched_learn(struct engine *e, const struct step *s, int64_t now_ns);
+void sched_queue_followers(struct engine *e, struct engine_request *r);
+void seq_finish(struct engine *e, struct seq *s, enum engine_finish finish, int stop, const struct err *err);
+void seq_fail(struct engine *e, struct seq *s, const struct err *err);
+
+/* batch.c */
+int batch_open(struct engine *e, struct err *err);
+void batch_close(struct engine *e);
+int batch_run(struct engine *e, struct step *s, struct err *err);
+
+/* resolve.c */
+void resolve_step(struct engine *e, struct step *s);
+void resolve_failed(struct engine *e, struct step *s, const struct err *err);
+
+/* retain.c */
+/* The known state with the longest common prefix of tokens[0, count - 1): *positions of it usable (0 = none). */
+const struct kv_seq *retain_find(struct engine *e, const uint32_t *tokens, uint32_t count, uint32_t *positions);
+void retain_put(struct engine *e, struct kv_seq *kv);         /* takes it */
+bool retain_evict(struct engine *e, const struct kv_seq *except); /* the one unused longest; false: nothing to evict */
+void retain_clear(struct engine *e);
+
+#endif

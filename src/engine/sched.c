@@ -1,0 +1,426 @@
+/* engine/sched.c - plan: who gets state, and which rows the next step has.
+ *
+ * Admission is first come, first served: the head of the queue gets state when its prompt and one page fit beside what the running
+ * sequences still need.  A step takes decode rows first, then prefill chunks, oldest first, until rows_max.  When pages run out, kept
+ * states go first (retain.c), then the youngest running sequence is pre-empted; the oldest never is, so somebody always gets on.
+ *
+ * Invariants: 1. running is ascending by age; waiting too.
+ *             2. A sequence in the step has room for its rows; one taken out of the step again has no row in it.
+ *             3. No order chosen here changes any result (the first law), so the size of chunks may follow the clock. */
+#include "engine/engine_int.h"
+
+#include "base/log.h"
+
+enum { PREFILL_ROWS_LEAST = 1 };
+
+/* ---- queues ---- */
+
+void sched_queue(struct engine *e, struct seq *s)
+{
+    struct seq **at = &e->waiting;
+    while (*at && (*at)->age < s->age)
+        at = &(*at)->next;
+    s->next = *at;
+    *at = s;
+    s->state = SEQ_WAITING;
+    e->waiting_count++;
+}
+
+static void unqueue(struct engine *e, struct seq *s)
+{
+    for (struct seq **at = &e->waiting; *at; at = &(*at)->next)
+        if (*at == s) {
+            *at = s->next;
+            s->next = NULL;
+            e->waiting_count--;
+            return;
+        }
+}
+
+static void run_add(struct engine *e, struct seq *s)
+{
+    uint32_t at = e->running_count++;
+    for (; at > 0 && e->running[at - 1]->age > s->age; at--)
+        e->running[at] = e->running[at - 1];
+    e->running[at] = s;
+}
+
+static void run_remove(struct engine *e, struct seq *s)
+{
+    uint32_t at = 0;
+    while (e->running[at] != s)
+        at++;
+    e->running_count--;
+    memmove(e->running + at, e->running + at + 1, (e->running_count - at) * sizeof *e->running);
+}
+
+/* ---- the end of a sequence ---- */
+
+static void request_end(struct engine *e, struct engine_request *r)
+{
+    pthread_mutex_lock(&e->mutex);
+    e->submitted_count--;
+    pthread_mutex_unlock(&e->mutex);
+    engine_request_release(r);
+}
+
+/* Choices past the first share the first one's prompt, so they are queued when it is there (or will never be). */
+void sched_queue_followers(struct engine *e, struct engine_request *r)
+{
+    if (r->followers_out)
+        return;
+    r->followers_out = true;
+    for (uint32_t i = 1; i < r->n; i++)
+        sched_queue(e, &r->seqs[i]);
+}
+
+/* Whatever the state, no row of it in flight: gives up or keeps its state, writes the outcome and the last event.  The request may be
+ * gone afterwards. */
+void seq_finish(struct engine *e, struct seq *s, enum engine_finish finish, int stop, const struct err *err)
+{
+    struct engine_request *r = s->request;
+    struct engine_outcome *o = &r->outcomes[s->choice];
+    if (s->state == SEQ_WAITING)
+        unqueue(e, s);
+    else
+        run_remove(e, s);
+    if (s->kv && finish == ENGINE_ERROR)
+        kv_seq_free(e->kv, s->kv); /* poisoned */
+    else if (s->kv)
+        retain_put(e, s->kv);
+    s->kv = NULL;
+    s->state = finish == ENGINE_ERROR ? SEQ_FAILED : finish == ENGINE_CANCELLED ? SEQ_CANCELLED : SEQ_DONE;
+    o->finish = finish;
+    o->stop = stop;
+    o->completion_count = s->generated;
+    o->done_ns = thread_now_ns();
+    if (err)
+        o->err = *err;
+    sched_queue_followers(e, r);
+    r->live--;
+    ring_put_done(r, s->choice);
+    if (r->live == 0)
+        request_end(e, r);
+}
+
+/* Ends it as failed, as soon as no row of it is in flight; the first error is kept. */
+void seq_fail(struct engine *e, struct seq *s, const struct err *err)
+{
+    if (!s->doomed && err)
+        s->request->outcomes[s->choice].err = *err;
+    s->doomed = true;
+    if (s->in_flight == 0)
+        seq_finish(e, s, ENGINE_ERROR, -1, NULL);
+}
+
+/* ---- submissions and cancels ---- */
+
+static void cancel_request(struct engine *e, struct engine_request *r)
+{
+    request_ref(r);
+    sched_queue_followers(e, r);
+    for (uint32_t i = 0; i < r->n; i++) {
+        struct seq *s = &r->seqs[i];
+        if (s->state >= SEQ_WAITING && s->state <= SEQ_DECODE && s->in_flight == 0)
+            seq_finish(e, s, ENGINE_CANCELLED, -1, NULL);
+    }
+    engine_request_release(r);
+}
+
+void sched_take(struct engine *e)
+{
+    pthread_mutex_lock(&e->mutex);
+    struct engine_request *r = e->submitted;
+    e->submitted = NULL;
+    e->submitted_end = &e->submitted;
+    pthread_mutex_unlock(&e->mutex);
+    while (r) {
+        struct engine_request *next = r->next;
+        for (uint32_t i = 0; i < r->n; i++)
+            r->seqs[i].age = e->ages++;
+        sched_queue(e, &r->seqs[0]);
+        r = next;
+    }
+    bool closing = atomic_load(&e->closing);
+    /* one read of each flag per step; a request that ends here leaves both lists, so start over after each */
+again:
+    for (struct seq *s = e->waiting; s; s = s->next)
+        if (closing || atomic_load(&s->request->cancelled)) {
+            s->request->cancel_seen = true;
+            cancel_request(e, s->request);
+            goto again;
+        }
+    for (uint32_t i = 0; i < e->running_count; i++) {
+        struct seq *s = e->running[i];
+        if (!s->request->cancel_seen && (closing || atomic_load(&s->request->cancelled))) {
+            s->request->cancel_seen = true;
+            cancel_request(e, s->request);
+            goto again;
+        }
+    }
+}
+
+/* ---- room ---- */
+
+static void unplace(struct step *step, struct seq *s)
+{
+    uint32_t n = 0;
+    if (s->placed == 0)
+        return;
+    for (uint32_t i = 0; i < step->item_count; i++)
+        if (step->items[i].seq != s)
+            step->items[n++] = step->items[i];
+    step->item_count = n;
+    step->row_count -= s->placed;
+    s->in_flight -= s->placed;
+    s->placed = 0;
+    s->sampling = false;
+}
+
+/* Back to the queue, its state given up; it will be computed anew. */
+static void preempt(struct engine *e, struct step *step, struct seq *s)
+{
+    unplace(step, s);
+    run_remove(e, s);
+    kv_seq_free(e->kv, s->kv);
+    s->kv = NULL;
+    s->admitted_before = true;
+    e->preempted++;
+    sched_queue(e, s);
+    log_put(LOG_DEBUG, "engine: sequence of %u tokens pre-empted", s->count);
+}
+
+/* Something that is younger than `s` and can give its pages up at once. */
+static struct seq *victim_of(struct engine *e, const struct seq *s)
+{
+    for (uint32_t i = e->running_count; i-- > 0;) {
+        struct seq *v = e->running[i];
+        if (v->age <= s->age)
+            return NULL;
+        if (v->in_flight == v->placed) /* no row of it runs */
+            return v;
+    }
+    return NULL;
+}
+
+static bool make_room(struct engine *e, struct step *step, struct seq *s)
+{
+    if (retain_evict(e, NULL))
+        return true;
+    struct seq *victim = victim_of(e, s);
+    if (!victim)
+        return false;
+    preempt(e, step, victim);
+    return true;
+}
+
+/* ---- admission ---- */
+
+static uint32_t with_page(const struct engine *e, const struct seq *s)
+{
+    return s->count + KV_PAGE < e->positions_max ? s->count + KV_PAGE : e->positions_max;
+}
+
+/* Bytes of state the running sequences will still take for the tokens they have and one page. */
+static uint64_t promised(const struct engine *e)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < e->running_count; i++) {
+        const struct seq *s = e->running[i];
+        uint64_t want = kv_bytes_for(e->kv, with_page(e, s)), has = kv_bytes_for(e->kv, kv_seq_covered(s->kv));
+        sum += want > has ? want - has : 0;
+    }
+    return sum;
+}
+
+static bool has_room(struct engine *e, const struct seq *s, uint32_t reused)
+{
+    struct kv_stats stats;
+    uint64_t shared = kv_bytes_for(e->kv, reused / KV_PAGE * KV_PAGE);
+    uint64_t need = kv_bytes_for(e->kv, with_page(e, s)), rest = promised(e);
+    need = (need > shared ? need - shared : 0) + rest;
+    for (;;) {
+        kv_stats(e->kv, &stats);
+        if (stats.free_bytes >= need)
+            return true;
+        if (!retain_evict(e, NULL))
+            return false;
+    }
+}
+
+static int take_state(struct engine *e, struct seq *s, uint32_t *reused, struct err *err)
+{
+    const struct kv_seq *from = s->request->no_reuse ? NULL : retain_find(e, s->tokens, s->count, reused);
+    if (from && kv_seq_fork(e->kv, from, *reused, &s->kv, NULL) == 0)
+        return 0;
+    *reused = 0; /* no memory for the fork: begin cold */
+    return kv_seq_new(e->kv, &s->kv, err);
+}
+
+static void started(struct seq *s, uint32_t reused)
+{
+    struct engine_outcome *o = &s->request->outcomes[s->choice];
+    s->state = SEQ_PREFILL;
+    if (s->admitted_before)
+        return;
+    o->admitted_ns = thread_now_ns();
+    o->cached_count = s->choice ? s->request->outcomes[0].cached_count : reused;
+}
+
+static void admit(struct engine *e)
+{
+    while (e->waiting && e->running_count < e->cfg.running_max) {
+        struct seq *s = e->waiting;
+        struct err err = {0};
+        uint32_t reused = 0;
+        if (take_state(e, s, &reused, &err)) {
+            seq_finish(e, s, ENGINE_ERROR, -1, &err);
+            continue;
+        }
+        if (!has_room(e, s, reused) && e->running_count) {
+            kv_seq_free(e->kv, s->kv);
+            s->kv = NULL;
+            return; /* the head waits, and so do those behind it */
+        }
+        unqueue(e, s);
+        run_add(e, s);
+        started(s, reused);
+    }
+}
+
+/* ---- rows ---- */
+
+static uint32_t rows_left(const struct seq *s)
+{
+    return s->count - kv_seq_covered(s->kv) - s->in_flight;
+}
+
+static bool may_run(const struct seq *s)
+{
+    return !s->request->cancel_seen && !s->doomed;
+}
+
+static bool may_sample(struct seq *s)
+{
+    uint32_t flying = 0;
+    for (uint32_t i = 0; i < s->request->n; i++)
+        flying += s->request->seqs[i].sampling;
+    return s->request->scoring || ring_has_room(s->request, flying);
+}
+
+/* A score wants every row through the head; else only the last row of all is wanted. */
+static void set_out_rows(struct step *step, struct step_item *it, const struct seq *s, bool last)
+{
+    const struct engine_request *r = s->request;
+    it->out_first = r->scoring ? 0 : last ? it->rows - 1 : it->rows;
+    it->samples = last && !r->scoring;
+    it->logits = r->scoring && (r->score.logits_all || (r->score.logits_last && last));
+    step->logit_count += it->logits ? it->rows : 0;
+}
+
+/* Rows of a score whose raw logits are wanted: as many as the step holds; a wanted last row is a span of its own. */
+static uint32_t score_rows(const struct step *step, const struct seq *s, uint32_t rows)
+{
+    const struct engine_score *score = &s->request->score;
+    uint32_t room = STEP_LOGIT_ROWS - step->logit_count, left = rows_left(s);
+    if (score->logits_last && !score->logits_all && left > 1)
+        return rows < left ? rows : left - 1;
+    if (score->logits_all || score->logits_last)
+        return rows < room ? rows : room;
+    return rows;
+}
+
+static bool place(struct engine *e, struct step *step, struct seq *s, uint32_t rows)
+{
+    struct err err = {0};
+    if (s->request->scoring && (rows = score_rows(step, s, rows)) == 0)
+        return false;
+    bool last = rows == rows_left(s);
+    int rc;
+    if (last && !may_sample(s)) {
+        if (rows == 1)
+            return false;
+        last = false; /* the rows before the last one need no room in the ring */
+        rows--;
+    }
+    while ((rc = kv_extend(e->kv, s->kv, s->in_flight + rows, &err)) == ERR_KV_FULL) {
+        err = (struct err){0};
+        if (!make_room(e, step, s))
+            break;
+    }
+    if (rc == ERR_KV_FULL && (e->running_count > 1 || s->in_flight))
+        return false; /* waits with what it has: an older one gets on, or rows in flight end */
+    if (rc) {
+        if (rc == ERR_KV_FULL)
+            err_set(&err, rc, "no room for position %u of the only sequence", kv_seq_covered(s->kv) + rows);
+        seq_fail(e, s, &err);
+        return false;
+    }
+    struct step_item *it = &step->items[step->item_count++];
+    *it = (struct step_item){.seq = s, .position = kv_seq_covered(s->kv) + s->in_flight, .rows = rows};
+    set_out_rows(step, it, s, last);
+    s->in_flight += rows;
+    s->sampling = it->samples;
+    s->placed += rows;
+    step->row_count += rows;
+    return true;
+}
+
+/* Rows a prefill chunk may have beside decoding sequences: as many as double the step's time at most. */
+static uint32_t prefill_rows(const struct engine *e, const struct step *step)
+{
+    uint32_t room = e->cfg.rows_max - step->row_count;
+    const struct sched_clock *c = &e->clock;
+    if (step->decode_count == 0 || c->row_ns <= 0 || c->decode_ns <= 0)
+        return room;
+    double rows = c->decode_ns / c->row_ns;
+    uint32_t most = rows < PREFILL_ROWS_LEAST ? PREFILL_ROWS_LEAST : rows > room ? room : (uint32_t)rows;
+    return most < room ? most : room;
+}
+
+/* Placing may take other sequences out of `running` (pre-emption) or this one (failure), so walk by age. */
+static struct seq *next_by_age(const struct engine *e, uint64_t from)
+{
+    for (uint32_t i = 0; i < e->running_count; i++)
+        if (e->running[i]->age >= from)
+            return e->running[i];
+    return NULL;
+}
+
+void sched_plan(struct engine *e, struct step *step)
+{
+    struct seq *s;
+    step->item_count = step->row_count = step->out_count = step->logit_count = step->decode_count = 0;
+    admit(e);
+    for (uint64_t age = 0; (s = next_by_age(e, age)) && step->row_count < e->cfg.rows_max; age++) {
+        age = s->age;
+        if (s->state == SEQ_DECODE && !s->sampling && may_run(s) && rows_left(s) == 1)
+            step->decode_count += place(e, step, s, 1);
+    }
+    uint32_t budget = prefill_rows(e, step);
+    for (uint64_t age = 0; (s = next_by_age(e, age)) && budget > 0; age++) {
+        age = s->age;
+        uint32_t left = s->sampling || s->placed || !may_run(s) ? 0 : rows_left(s), had = step->row_count;
+        uint32_t rows = left < s->request->chunk_max ? left : s->request->chunk_max;
+        rows = rows < budget ? rows : budget;
+        if (rows && place(e, step, s, rows))
+            budget -= step->row_count - had < budget ? step->row_count - had : budget;
+    }
+    for (uint32_t i = 0; i < step->item_count; i++)
+        step->items[i].seq->placed = 0, request_ref(step->items[i].seq->request);
+    e->row_total += step->row_count;
+}
+
+void sched_learn(struct engine *e, const struct step *step, int64_t now_ns)
+{
+    struct sched_clock *c = &e->clock;
+    double took = (double)(now_ns - step->started_ns);
+    uint32_t prefill = step->row_count - step->decode_count;
+    if (step->decode_count && prefill == 0)
+        c->decode_ns = c->decode_ns > 0 ? 0.8 * c->decode_ns + 0.2 * took : took;
+    else if (prefill >= 8 || step->decode_count) {
+        double row = (took - (step->decode_count ? c->decode_ns : 0)) / prefill;
+        row = row > 0 ? row : took / step->row_count / 4;
+        c->row_ns = c->row_ns > 0 ? 0.7 * c->row_ns + 0.3 * row : row;
+    }
+}

@@ -1,0 +1,32 @@
+/* engine/stop.c - stop strings over a stream of bytes that comes in pieces (tokens).
+ *
+ * Keeps as many past bytes as a string may have begun in.  The string that ends first wins; of several that end at the same byte the longest. */
+#include "engine/engine_int.h"
+
+static int match_at(const struct stop_set *set, struct str text)
+{
+    int best = -1;
+    for (uint32_t i = 0; i < set->count; i++)
+        if (str_ends(text, set->items[i]) && (best < 0 || set->items[i].n > set->items[best].n))
+            best = (int)i;
+    return best;
+}
+
+int stop_feed(struct stop_match *m, const struct stop_set *set, struct str bytes, int *which)
+{
+    *which = -1;
+    if (set->count == 0)
+        return 0;
+    size_t old = m->tail.n;
+    buf_str(&m->tail, bytes);
+    if (m->tail.failed)
+        return m->tail.failed;
+    for (size_t end = old + 1; end <= m->tail.n && *which < 0; end++)
+        *which = match_at(set, str_n(m->tail.p, end));
+    size_t keep = set->longest - 1;
+    if (m->tail.n > keep) {
+        memmove(m->tail.p, m->tail.p + m->tail.n - keep, keep);
+        m->tail.n = keep;
+    }
+    return 0;
+}

@@ -1,0 +1,119 @@
+/* plan/plan.c - see plan.h. */
+#include "plan/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void plan_add(struct plan *p, const char *space, const char *component, uint64_t planned_bytes, uint64_t live_bytes)
+{
+    if (p->count < PLAN_ROWS_MAX)
+        p->rows[p->count++] = (struct plan_row){space, component, planned_bytes, live_bytes};
+}
+
+uint64_t plan_total(const struct plan *p, const char *space)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < p->count; i++)
+        if (!space || strcmp(space, p->rows[i].space) == 0)
+            sum += p->rows[i].planned_bytes;
+    return sum;
+}
+
+/* "Name:   123 kB" lines of a /proc file -> bytes; 0 when absent. */
+static uint64_t proc_kib(const char *path, const char *key)
+{
+    char line[256];
+    unsigned long long kib = 0;
+    size_t n = strlen(key);
+    FILE *f = fopen(path, "re");
+    while (f && fgets(line, sizeof line, f))
+        if (strncmp(line, key, n) == 0 && sscanf(line + n, "%llu", &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return (uint64_t)kib << 10;
+}
+
+static uint64_t read_number(const char *path) /* UINT64_MAX: absent or "max" */
+{
+    unsigned long long v;
+    FILE *f = fopen(path, "re");
+    bool ok = f && fscanf(f, "%llu", &v) == 1;
+    if (f)
+        fclose(f);
+    return ok ? v : UINT64_MAX;
+}
+
+/* The tightest limit on the way from this process's cgroup to the root, and what it leaves. */
+static void cgroup_limits(uint64_t *limit, uint64_t *left)
+{
+    char line[512], cg[400] = "", path[700];
+    FILE *f = fopen("/proc/self/cgroup", "re");
+    while (f && fgets(line, sizeof line, f))
+        if (strncmp(line, "0::", 3) == 0)
+            sscanf(line + 3, "%399s", cg);
+    if (f)
+        fclose(f);
+    *limit = *left = UINT64_MAX;
+    for (;;) {
+        const char *at = strcmp(cg, "/") ? cg : "";
+        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", at);
+        uint64_t max = read_number(path);
+        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.current", at);
+        uint64_t now = read_number(path);
+        if (max != UINT64_MAX) {
+            *limit = max < *limit ? max : *limit;
+            uint64_t rest = now == UINT64_MAX || now > max ? 0 : max - now;
+            *left = rest < *left ? rest : *left;
+        }
+        char *slash = strrchr(cg, '/');
+        if (!slash || !cg[0])
+            return;
+        *slash = 0;
+    }
+}
+
+void plan_machine_read(struct plan_machine *out)
+{
+    uint64_t limit, left;
+    cgroup_limits(&limit, &left);
+    out->total_bytes = proc_kib("/proc/meminfo", "MemTotal:");
+    out->available_bytes = proc_kib("/proc/meminfo", "MemAvailable:");
+    out->rss_anon_bytes = proc_kib("/proc/self/status", "RssAnon:");
+    if (limit < out->total_bytes)
+        out->total_bytes = limit;
+    if (left < out->available_bytes)
+        out->available_bytes = left;
+}
+
+uint64_t plan_state_budget(const struct kv_config *kv, uint64_t asked, uint64_t free_bytes)
+{
+    if (asked)
+        return asked;
+    uint64_t whole = kv_plan_bytes(kv, kv->context_max), least = kv_plan_bytes(kv, 1), most = free_bytes / 10 * 9;
+    uint64_t budget = whole < most ? whole : most;
+    return budget > least ? budget : least;
+}
+
+uint32_t plan_positions_alone(const struct kv_config *kv, uint64_t budget_bytes, uint32_t context)
+{
+    uint32_t low = 0, high = context; /* low fits, all above high do not */
+    while (low < high) {
+        uint32_t middle = low + (high - low + 1) / 2;
+        if (kv_plan_bytes(kv, middle) <= budget_bytes)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+void plan_make(const struct plan_input *in, struct plan *out)
+{
+    const struct model_info *m = in->model;
+    *out = (struct plan){0};
+    plan_add(out, "host", "weights", m->weight_bytes, in->loaded ? m->weight_bytes : 0);
+    plan_add(out, "host", "step buffers", m->step_bytes, in->loaded ? m->step_bytes : 0);
+    plan_add(out, "host", "state", in->state_planned, in->state_live);
+    plan_add(out, "host", "text tables", in->text_bytes, in->text_bytes);
+}

@@ -1,0 +1,53 @@
+/* plan/plan.h - what memory a model and its state take, per space, planned and live; and what the machine has.
+ *
+ * Owns:       nothing: tables are plain values.
+ * Invariants: 1. Every component that lives as long as the model has a row; the sum of `planned` is what admission may rely on.
+ *             2. Budgets are chosen here once, before weights are loaded, never while requests run.
+ * Does not:   allocate, schedule, or read models' files.
+ * Threads:    pure functions; the machine's figures are read from /proc and the cgroup files at each call. */
+#ifndef RH_PLAN_PLAN_H
+#define RH_PLAN_PLAN_H
+
+#include "kv/kv.h"
+#include "models/model.h"
+
+enum { PLAN_ROWS_MAX = 16 };
+
+struct plan_row {
+    const char *space;     /* "host", later one per device */
+    const char *component; /* "weights", "state", ... */
+    uint64_t planned_bytes, live_bytes;
+};
+struct plan {
+    struct plan_row rows[PLAN_ROWS_MAX];
+    uint32_t count;
+};
+
+void plan_add(struct plan *p, const char *space, const char *component, uint64_t planned_bytes, uint64_t live_bytes);
+uint64_t plan_total(const struct plan *p, const char *space); /* planned bytes; space NULL = all */
+
+/* What the machine gives this process. */
+struct plan_machine {
+    uint64_t total_bytes;     /* physical, or the cgroup's limit when that is lower */
+    uint64_t available_bytes; /* MemAvailable, or what the cgroup leaves */
+    uint64_t rss_anon_bytes;  /* of this process, now */
+};
+void plan_machine_read(struct plan_machine *out);
+
+/* Budget of sequence state.  asked > 0: that.  Else what one sequence of the whole context takes, but at most nine tenths of
+ * `free_bytes` (what is left after weights and step buffers), and at least one slab per group. */
+uint64_t plan_state_budget(const struct kv_config *kv, uint64_t asked, uint64_t free_bytes);
+
+/* Most positions one sequence can reach alone under `budget_bytes`, at most `context`. */
+uint32_t plan_positions_alone(const struct kv_config *kv, uint64_t budget_bytes, uint32_t context);
+
+/* The table of one model: weights, step buffers, state, text tables. */
+struct plan_input {
+    const struct model_info *model;
+    uint64_t state_planned, state_live;
+    uint64_t text_bytes;    /* tokenizer and template */
+    bool loaded;            /* live = planned for what loading takes */
+};
+void plan_make(const struct plan_input *in, struct plan *out);
+
+#endif
