@@ -355,6 +355,7 @@ int model_forward(struct model *m, struct kv *kv, const struct span *spans, uint
     }
     mem_forbid_push();
     int rc = step_fill(m, kv, spans, span_count, err);
+    mem_forbid_pop();
     if (rc == 0) {
         rc = step_upload(m, err);
     }
@@ -372,7 +373,6 @@ int model_forward(struct model *m, struct kv *kv, const struct span *spans, uint
         rc = device_backend(m->device)->event_record(m->device, event);
         rc = rc != 0 ? err_set(err, rc, "recording the step's event") : 0;
     }
-    mem_forbid_pop();
     return rc;
 }
 

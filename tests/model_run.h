@@ -1,0 +1,82 @@
+/* tests/model_run.h - a model, its state and one backend, for the programs that compare logits. */
+#ifndef RH_TESTS_MODEL_RUN_H
+#define RH_TESTS_MODEL_RUN_H
+
+#include "backend_cpu/backend_cpu.h"
+#include "backend_ref/backend_ref.h"
+#include "models/model.h"
+
+#include <stdbool.h>
+
+struct run_config {
+    const char *backend; /* "ref" or "cpu" */
+    const char *level;   /* NULL = best */
+    uint32_t threads;    /* 0 = all */
+    enum kv_format kv;
+    uint32_t context, rows_max, logit_rows_max;
+    uint64_t kv_bytes;
+};
+
+struct run {
+    struct device *device;
+    struct model *model;
+    struct kv *kv;
+};
+
+static inline const struct backend *run_backend(const char *name)
+{
+    return strcmp(name, "ref") == 0 ? &backend_ref : strcmp(name, "cpu") == 0 ? &backend_cpu : NULL;
+}
+
+static inline void run_close(struct run *r)
+{
+    const struct backend *b = r->device != NULL ? device_backend(r->device) : NULL;
+    kv_close(r->kv);
+    model_close(r->model);
+    if (b != NULL) {
+        b->device_close(r->device);
+    }
+    *r = (struct run){0};
+}
+
+static inline int run_open(struct run *r, const char *path, const struct run_config *cfg, struct err *err)
+{
+    *r = (struct run){0};
+    const struct backend *b = run_backend(cfg->backend);
+    struct device_config dev = {.n_threads = cfg->threads, .level = cfg->level};
+    int rc = b->device_open(&dev, &r->device, err);
+    if (rc == 0) {
+        struct model_options opt = {.context = cfg->context, .k_format = cfg->kv, .v_format = cfg->kv, .rows_max = cfg->rows_max,
+                                    .logit_rows_max = cfg->logit_rows_max};
+        rc = model_open(path, r->device, &opt, &r->model, err);
+    }
+    if (rc == 0) {
+        struct kv_config kc = {.device = r->device, .rewind_slack = 64, .budget_bytes = cfg->kv_bytes,
+                               .context_max = model_info(r->model)->context, .rows_max = cfg->rows_max};
+        kc.layers = model_kv_layers(r->model, &kc.layer_count);
+        rc = kv_open(&kc, &r->kv, err);
+    }
+    if (rc != 0) {
+        run_close(r);
+    }
+    return rc;
+}
+
+/* One span of one sequence as a step of its own; logits of its rows from `out_first` on. */
+static inline int run_span(struct run *r, struct kv_seq *seq, const uint32_t *ids, uint32_t n, uint32_t out_first, float *logits,
+                           struct err *err)
+{
+    int rc = kv_extend(r->kv, seq, n, err);
+    if (rc != 0) {
+        return rc;
+    }
+    struct span sp = {.seq = seq, .position = kv_seq_covered(seq), .row_count = n, .ids = ids, .out_first = out_first, .logits = logits};
+    uint64_t event = 0;
+    rc = model_forward(r->model, r->kv, &sp, 1, NULL, &event, err);
+    if (rc == 0) {
+        rc = model_wait(r->model, event, err);
+    }
+    return rc != 0 ? rc : kv_commit(r->kv, seq, ids, n, err);
+}
+
+#endif
