@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write the code books of the IQ block types as C, from the `gguf` package (pip install gguf).
 
-usage: format_iq_tables.py > src/format/dtype_iq_tables.h
+usage: format_iq_tables.py > src/format/dtype_iq_tables.c
 
 Each book is a list of rows of 8 (or 4) small values.  A row is kept packed as the package packs it: one 16-bit word with
 2 bits (or 4) an element, element 0 lowest; the values the codes stand for are in dtype_iq.c and are checked here."""
@@ -30,16 +30,15 @@ def words(cls, values, bits):
 
 
 def main():
-    print("/* format/dtype_iq_tables.h - code books of the IQ types; written by scripts/format_iq_tables.py, not by hand. */")
-    print("#ifndef RH_FORMAT_DTYPE_IQ_TABLES_H\n#define RH_FORMAT_DTYPE_IQ_TABLES_H\n\n#include <stdint.h>")
+    print("/* format/dtype_iq_tables.c - code books of the IQ types; written by scripts/format_iq_tables.py, not by hand. */")
+    print('#include "format/dtype_int.h"')
     for name, cls, values, bits in BOOKS:
         w = words(cls, values, bits)
         print(f"\n/* {len(w)} rows of {cls.grid_shape[1]}, {bits} bits an element */")
-        print(f"static const uint16_t {name}_book[{len(w)}] = {{")
-        for i in range(0, len(w), 20):
-            print("    " + " ".join(f"{v}," for v in w[i : i + 20]))
+        print(f"const uint16_t dtype_{name}_book[{len(w)}] = {{")
+        for i in range(0, len(w), 18):
+            print("    " + " ".join(f"{v}," for v in w[i : i + 18]))
         print("};")
-    print("\n#endif")
 
 
 main()

@@ -16,7 +16,7 @@ static const struct {
 #define DTYPE_ROW(id, text, gguf, l, b) [DTYPE_##id] = {text, gguf, l, b},
     DTYPE_LIST(DTYPE_ROW)
 #undef DTYPE_ROW
-    [DTYPE_MLX] = {"MLX", -1, 1, 0},
+        [DTYPE_MLX] = {"MLX", -1, 1, 0},
 };
 
 const char *dtype_name(enum dtype t)
@@ -34,8 +34,9 @@ int dtype_from_gguf(uint32_t gguf_id)
 
 int dtype_from_safetensors(const char *name, size_t n)
 {
-    static const enum dtype known[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F64, DTYPE_I8,   DTYPE_I16,     DTYPE_I32,    DTYPE_I64,
-                                       DTYPE_U8,  DTYPE_U16, DTYPE_U32,  DTYPE_U64, DTYPE_BOOL, DTYPE_F8_E4M3, DTYPE_F8_E5M2};
+    static const enum dtype known[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F64,     DTYPE_I8,
+                                       DTYPE_I16, DTYPE_I32, DTYPE_I64,  DTYPE_U8,      DTYPE_U16,
+                                       DTYPE_U32, DTYPE_U64, DTYPE_BOOL, DTYPE_F8_E4M3, DTYPE_F8_E5M2};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strlen(types[known[i]].name) == n && memcmp(types[known[i]].name, name, n) == 0)
             return (int)known[i];
@@ -54,7 +55,8 @@ uint32_t dtype_block_bytes(enum dtype t)
 
 bool dtype_row_bytes(enum dtype t, uint64_t cols, uint64_t *bytes)
 {
-    return types[t].bytes && cols % types[t].len == 0 && !__builtin_mul_overflow(cols / types[t].len, (uint64_t)types[t].bytes, bytes);
+    return types[t].bytes && cols % types[t].len == 0 &&
+           !__builtin_mul_overflow(cols / types[t].len, (uint64_t)types[t].bytes, bytes);
 }
 
 static float f32_of_bits(uint32_t u)
@@ -104,14 +106,14 @@ static float f8_e4m3(uint8_t b)
 }
 
 /* Plain element types: one loop each. */
-#define DTYPE_PLAIN(name, T, expression)                              \
-    static void plain_##name(const uint8_t *s, float *dst, size_t n)  \
-    {                                                                 \
-        for (size_t i = 0; i < n; i++) {                              \
-            T v;                                                      \
-            memcpy(&v, s + i * sizeof v, sizeof v);                   \
-            dst[i] = (expression);                                    \
-        }                                                             \
+#define DTYPE_PLAIN(name, T, expression)                                                                                         \
+    static void plain_##name(const uint8_t *s, float *dst, size_t n)                                                             \
+    {                                                                                                                            \
+        for (size_t i = 0; i < n; i++) {                                                                                         \
+            T v;                                                                                                                 \
+            memcpy(&v, s + i * sizeof v, sizeof v);                                                                              \
+            dst[i] = (expression);                                                                                               \
+        }                                                                                                                        \
     }
 DTYPE_PLAIN(f32, float, v)
 DTYPE_PLAIN(f16, uint16_t, dtype_f16_to_f32(v))

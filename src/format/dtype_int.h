@@ -21,6 +21,10 @@ DTYPE_BLOCK_FNS(DTYPE_BLOCK_PROTO)
 extern const int8_t dtype_iq4_values[16];
 extern const int8_t dtype_fp4_doubled[16];
 
+/* Code books of the IQ types (dtype_iq_tables.c): rows packed in a word, element 0 lowest, 2 bits each (iq3: 4). */
+extern const uint16_t dtype_iq2xxs_book[256], dtype_iq2xs_book[512], dtype_iq2s_book[1024];
+extern const uint16_t dtype_iq3xxs_book[256], dtype_iq3s_book[512], dtype_iq1s_book[2048];
+
 /* Half of the E8M0 scale 2^(e - 127), so that half * doubled value = scale * value; exact for all 256 codes. */
 float dtype_e8m0_half(uint8_t e);
 

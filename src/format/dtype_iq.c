@@ -12,7 +12,6 @@
  *   IQ4_XS  d, u16 of 2-bit high scale parts, 4 bytes of low nibbles, 128 bytes of nibbles through the IQ4_NL table
  * Invariants: products in the order of the types' definition; all are exact in f32 while d is finite. */
 #include "format/dtype_int.h"
-#include "format/dtype_iq_tables.h"
 
 static const float iq2_values[4] = {8, 25, 43, 0}; /* code 3 does not occur in the books */
 static const float iq3xxs_values[16] = {4, 12, 20, 28, 36, 44, 52, 62};
@@ -50,7 +49,7 @@ void dtype_block_iq2_xxs(const uint8_t *src, float *dst, size_t blocks)
             uint32_t w = rd_u32(q + 4);
             float db = d * (0.5f + (float)(w >> 28)) * 0.25f;
             for (int k = 0; k < 4; k++, dst += 8)
-                put8(dst, db, iq2xxs_book[q[k]], sign_byte(w >> (7 * k) & 127));
+                put8(dst, db, dtype_iq2xxs_book[q[k]], sign_byte(w >> (7 * k) & 127));
         }
     }
 }
@@ -62,7 +61,7 @@ void dtype_block_iq2_xs(const uint8_t *src, float *dst, size_t blocks)
         for (int k = 0; k < 32; k++, dst += 8) {
             uint16_t q = rd_u16(src + 2 + 2 * k);
             float db = d * (0.5f + (float)(src[66 + k / 4] >> (k / 2 % 2 * 4) & 15)) * 0.25f;
-            put8(dst, db, iq2xs_book[q & 511], sign_byte(q >> 9));
+            put8(dst, db, dtype_iq2xs_book[q & 511], sign_byte(q >> 9));
         }
     }
 }
@@ -74,7 +73,7 @@ void dtype_block_iq2_s(const uint8_t *src, float *dst, size_t blocks)
         for (int k = 0; k < 32; k++, dst += 8) {
             int index = src[2 + k] | (src[66 + k / 4] >> (k % 4 * 2) & 3) << 8;
             float db = d * (0.5f + (float)(src[74 + k / 4] >> (k / 2 % 2 * 4) & 15)) * 0.25f;
-            put8(dst, db, iq2s_book[index], src[34 + k]);
+            put8(dst, db, dtype_iq2s_book[index], src[34 + k]);
         }
     }
 }
@@ -88,7 +87,7 @@ void dtype_block_iq3_xxs(const uint8_t *src, float *dst, size_t blocks)
             float db = d * (0.5f + (float)(w >> 28)) * 0.5f;
             for (int k = 0; k < 8; k++, dst += 4) {
                 uint8_t signs = (uint8_t)(sign_byte(w >> (k / 2 * 7) & 127) >> (k % 2 * 4));
-                put4(dst, db, iq3xxs_values, iq3xxs_book[src[2 + g * 8 + k]], signs);
+                put4(dst, db, iq3xxs_values, dtype_iq3xxs_book[src[2 + g * 8 + k]], signs);
             }
         }
     }
@@ -101,7 +100,7 @@ void dtype_block_iq3_s(const uint8_t *src, float *dst, size_t blocks)
         for (int k = 0; k < 64; k++, dst += 4) {
             int index = src[2 + k] | (src[66 + k / 8] >> (k % 8) & 1) << 8;
             float db = d * (float)(1 + 2 * (src[106 + k / 16] >> (k / 8 % 2 * 4) & 15));
-            put4(dst, db, iq3s_values, iq3s_book[index], (uint8_t)(src[74 + k / 2] >> (k % 2 * 4)));
+            put4(dst, db, iq3s_values, dtype_iq3s_book[index], (uint8_t)(src[74 + k / 2] >> (k % 2 * 4)));
         }
     }
 }
@@ -120,7 +119,7 @@ void dtype_block_iq1_s(const uint8_t *src, float *dst, size_t blocks)
             uint16_t h = rd_u16(src + 34 + k / 4 * 2);
             float dl = d * (float)(2 * (h >> 12 & 7) + 1);
             int index = src[2 + k] | (h >> (k % 4 * 3) & 7) << 8;
-            put_iq1(dst, dl, iq1s_book[index], h & 0x8000 ? -0.125f : 0.125f);
+            put_iq1(dst, dl, dtype_iq1s_book[index], h & 0x8000 ? -0.125f : 0.125f);
         }
     }
 }
@@ -136,7 +135,7 @@ void dtype_block_iq1_m(const uint8_t *src, float *dst, size_t blocks)
         for (int k = 0; k < 32; k++, dst += 8) {
             int high = src[32 + k / 2] >> (k % 2 * 4);
             float dl = d * (float)(2 * (rd_u16(scales + k / 8 * 2) >> (k / 2 % 4 * 3) & 7) + 1);
-            put_iq1(dst, dl, iq1s_book[src[k] | (high & 7) << 8], high & 8 ? -0.125f : 0.125f);
+            put_iq1(dst, dl, dtype_iq1s_book[src[k] | (high & 7) << 8], high & 8 ? -0.125f : 0.125f);
         }
     }
 }

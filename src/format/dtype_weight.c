@@ -77,8 +77,8 @@ struct scale_place {
 };
 
 static const struct scale_place f16_places[DTYPE_COUNT] = {
-    [DTYPE_Q4_1] = {0, 2},    [DTYPE_Q5_1] = {0, 2},  [DTYPE_Q8_1] = {0, 2},   [DTYPE_Q2_K] = {80, 82}, [DTYPE_Q3_K] = {108, 0},
-    [DTYPE_Q4_K] = {0, 2},    [DTYPE_Q5_K] = {0, 2},  [DTYPE_Q6_K] = {208, 0}, [DTYPE_TQ1_0] = {52, 0}, [DTYPE_TQ2_0] = {64, 0},
+    [DTYPE_Q4_1] = {0, 2}, [DTYPE_Q5_1] = {0, 2}, [DTYPE_Q8_1] = {0, 2},   [DTYPE_Q2_K] = {80, 82}, [DTYPE_Q3_K] = {108, 0},
+    [DTYPE_Q4_K] = {0, 2}, [DTYPE_Q5_K] = {0, 2}, [DTYPE_Q6_K] = {208, 0}, [DTYPE_TQ1_0] = {52, 0}, [DTYPE_TQ2_0] = {64, 0},
     /* all other types with f16 scales have one, at the start of the block */
 };
 
@@ -123,7 +123,9 @@ int dtype_check_scales(const struct weight_src *w, struct err *err)
     for (uint32_t row = 0; row < w->rows; row++)
         for (uint64_t b = 0; b < blocks; b++)
             if (!group_finite(w, row, b))
-                return err_set(err, ERR_FORMAT, "tensor '%s' (%s): row %u, block %llu: expected a finite scale, got one that is not (NaN, infinite or past f32's range)",
+                return err_set(err, ERR_FORMAT,
+                               "tensor '%s' (%s): row %u, block %llu: expected a finite scale, got one that is not (NaN, "
+                               "infinite or past f32's range)",
                                w->name ? w->name : "?", dtype_name(w->type), row, (unsigned long long)b);
     return 0;
 }

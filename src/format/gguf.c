@@ -49,7 +49,8 @@ static int sibling_path(const char *first, int64_t no, int64_t count, char *out,
     size_t n = strlen(first);
     size_t m = (size_t)snprintf(tail, sizeof tail, "-00001-of-%05lld.gguf", (long long)count);
     if (n < m || strcmp(first + n - m, tail) != 0)
-        return err_set(err, ERR_FORMAT, "%s: first of %lld split files: expected a name that ends in '%s'", first, (long long)count, tail);
+        return err_set(err, ERR_FORMAT, "%s: first of %lld split files: expected a name that ends in '%s'", first,
+                       (long long)count, tail);
     if (snprintf(out, cap, "%.*s-%05lld-of-%05lld.gguf", (int)(n - m), first, (long long)no + 1, (long long)count) >= (int)cap)
         return err_set(err, ERR_ARGUMENT, "%s: path too long", first);
     return 0;
@@ -69,8 +70,8 @@ static int open_sibling(struct gguf *g, uint32_t no, int64_t count, struct err *
     if ((rc = split_key(s, "split.no", -1, &got_no, err)) || (rc = split_key(s, "split.count", -1, &got_count, err)))
         return rc;
     if (got_no != no || got_count != count)
-        return err_set(err, ERR_FORMAT, "%s: expected split.no %u and split.count %lld, got %lld and %lld", path, no, (long long)count,
-                       (long long)got_no, (long long)got_count);
+        return err_set(err, ERR_FORMAT, "%s: expected split.no %u and split.count %lld, got %lld and %lld", path, no,
+                       (long long)count, (long long)got_no, (long long)got_count);
     return 0;
 }
 
@@ -91,8 +92,8 @@ static int open_siblings(struct gguf *g, bool from_file, struct err *err)
     if (!from_file)
         return err_set(err, ERR_UNSUPPORTED, "%s: a split set cannot be opened from memory", first->path);
     if (no != 0)
-        return err_set(err, ERR_ARGUMENT, "%s: this is file %lld of a split set of %lld: open the first one", first->path, (long long)no + 1,
-                       (long long)count);
+        return err_set(err, ERR_ARGUMENT, "%s: this is file %lld of a split set of %lld: open the first one", first->path,
+                       (long long)no + 1, (long long)count);
     struct gguf_shard *all = mem_try_zero((size_t)count, sizeof *all);
     if (!all)
         return err_nomem(err, "split set", (size_t)count * sizeof *all);
@@ -108,7 +109,8 @@ static int open_siblings(struct gguf *g, bool from_file, struct err *err)
     if ((rc = split_key(&all[0], "split.tensors.count", (int64_t)n, &total, err)))
         return rc;
     if (total != (int64_t)n)
-        return err_set(err, ERR_FORMAT, "%s: split.tensors.count: expected %zu as the files have, got %lld", all[0].path, n, (long long)total);
+        return err_set(err, ERR_FORMAT, "%s: split.tensors.count: expected %zu as the files have, got %lld", all[0].path, n,
+                       (long long)total);
     return 0;
 }
 
@@ -142,8 +144,9 @@ static int gather(struct gguf *g, struct err *err)
         char show[NAMES_SHOW_MAX];
         if (other != i)
             rc = err_set(err, ERR_FORMAT, "%s: tensor '%s': expected each name once, got it at byte %llu and in %s at byte %llu",
-                         g->shards[g->tensors[i].shard].path, names_show(g->tensors[i].name, show), (unsigned long long)g->tensors[i].offset,
-                         g->shards[g->tensors[other].shard].path, (unsigned long long)g->tensors[other].offset);
+                         g->shards[g->tensors[i].shard].path, names_show(g->tensors[i].name, show),
+                         (unsigned long long)g->tensors[i].offset, g->shards[g->tensors[other].shard].path,
+                         (unsigned long long)g->tensors[other].offset);
     }
     return rc;
 }

@@ -10,11 +10,11 @@
 /* owns map, values and tensors; the tensors move into the set */
 struct gguf_shard {
     char *path;
-    struct file_map map;  /* empty when opened from memory */
-    const uint8_t *p;     /* the file's bytes */
+    struct file_map map; /* empty when opened from memory */
+    const uint8_t *p;    /* the file's bytes */
     size_t n;
     uint32_t version;
-    uint64_t data_at;     /* where tensor data begin; header = [0, data_at) */
+    uint64_t data_at; /* where tensor data begin; header = [0, data_at) */
     struct gguf_value *values;
     size_t n_values;
     struct names value_names;

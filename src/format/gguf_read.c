@@ -5,8 +5,8 @@
  *   info:   string name, u32 dims, u64 x dims, u32 type, u64 offset (from the start of data)
  *
  * Owns:       nothing beyond the shard it fills.
- * Invariants: 1. no count read from the file is used before it was compared with the bytes that are left, so allocation is bounded
- *                by a small multiple of the file's size;
+ * Invariants: 1. no count read from the file is used before it was compared with the bytes that are left, so
+ *                allocation is bounded by a small multiple of the file's size;
  *             2. tensors lie inside the file, aligned and disjoint. */
 #include "format/gguf_int.h"
 
@@ -18,8 +18,8 @@
 #include <stdlib.h>
 
 enum {
-    VALUE_MIN_BYTES = 8 + 1 + 4 + 1,         /* one-letter key, one byte of payload */
-    INFO_MIN_BYTES = 8 + 1 + 4 + 8 + 4 + 8,  /* one-letter name, one dimension */
+    VALUE_MIN_BYTES = 8 + 1 + 4 + 1,        /* one-letter key, one byte of payload */
+    INFO_MIN_BYTES = 8 + 1 + 4 + 8 + 4 + 8, /* one-letter name, one dimension */
     ALIGNMENT_DEFAULT = 32,
 };
 
@@ -41,8 +41,8 @@ static int need(struct cursor *c, uint64_t n, const char *what)
     size_t left = c->s->n - c->at;
     if (n <= left)
         return 0;
-    return err_set(c->err, ERR_FORMAT, "%s: truncated: %s at byte %zu: expected %llu bytes, got %zu to the end of the file", c->s->path, what,
-                   c->at, ULL(n), left);
+    return err_set(c->err, ERR_FORMAT, "%s: truncated: %s at byte %zu: expected %llu bytes, got %zu to the end of the file",
+                   c->s->path, what, c->at, ULL(n), left);
 }
 
 static int get_u32(struct cursor *c, uint32_t *out, const char *what)
@@ -85,7 +85,8 @@ static int get_name(struct cursor *c, struct str *out, const char *what)
     int rc = get_str(c, out, what);
     if (rc || names_valid(*out))
         return rc;
-    return err_set(c->err, ERR_FORMAT, "%s: %s at byte %zu: expected 1 to 65535 bytes of UTF-8 without control characters, got '%s' (%zu bytes)",
+    return err_set(c->err, ERR_FORMAT,
+                   "%s: %s at byte %zu: expected 1 to 65535 bytes of UTF-8 without control characters, got '%s' (%zu bytes)",
                    c->s->path, what, at, names_show(*out, show), out->n);
 }
 
@@ -97,7 +98,8 @@ size_t gguf_type_bytes(enum gguf_type type)
 
 const char *gguf_type_name(uint32_t type)
 {
-    static const char *const names[] = {"u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"};
+    static const char *const names[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
+                                        "bool", "string", "array", "u64", "i64", "f64"};
     return type <= GGUF_F64 ? names[type] : "unknown";
 }
 
@@ -157,7 +159,8 @@ static int read_value(struct cursor *c, struct gguf_value *v)
     if ((rc = get_u32(c, &item, what)) || (rc = get_u64(c, &v->count, what)))
         return rc;
     if (item == GGUF_ARRAY)
-        return err_set(c->err, ERR_UNSUPPORTED, "%s: %s at byte %zu: arrays of arrays are not supported", c->s->path, what, c->at);
+        return err_set(c->err, ERR_UNSUPPORTED, "%s: %s at byte %zu: arrays of arrays are not supported", c->s->path, what,
+                       c->at);
     if (item > GGUF_F64)
         return bad(c, what, "an array item type from 0 to 12", item);
     v->item_type = (enum gguf_type)item;
@@ -192,9 +195,16 @@ static const char *type_text(uint32_t id)
     static const struct {
         uint32_t id;
         const char *name;
-    } known[] = {{4, "Q4_2 (withdrawn)"},        {5, "Q4_3 (withdrawn)"},        {31, "Q4_0_4_4 (withdrawn)"}, {32, "Q4_0_4_8 (withdrawn)"},
-                 {33, "Q4_0_8_8 (withdrawn)"},   {36, "IQ4_NL_4_4 (withdrawn)"}, {37, "IQ4_NL_4_8 (withdrawn)"}, {38, "IQ4_NL_8_8 (withdrawn)"},
-                 {40, "NVFP4"},                  {41, "Q1_0"}};
+    } known[] = {{4, "Q4_2 (withdrawn)"},
+                 {5, "Q4_3 (withdrawn)"},
+                 {31, "Q4_0_4_4 (withdrawn)"},
+                 {32, "Q4_0_4_8 (withdrawn)"},
+                 {33, "Q4_0_8_8 (withdrawn)"},
+                 {36, "IQ4_NL_4_4 (withdrawn)"},
+                 {37, "IQ4_NL_4_8 (withdrawn)"},
+                 {38, "IQ4_NL_8_8 (withdrawn)"},
+                 {40, "NVFP4"},
+                 {41, "Q1_0"}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (known[i].id == id)
             return known[i].name;
@@ -209,20 +219,24 @@ static int size_tensor(struct cursor *c, struct gguf_tensor *t, const char *show
     bool ok = true;
     for (uint32_t d = 0; d < t->n_dims; d++) {
         if (t->ne[d] == 0)
-            return err_set(c->err, ERR_FORMAT, "%s: tensor '%s' at byte %zu: expected dimensions of at least 1, got 0 in dimension %u", path,
-                           show, at, d);
+            return err_set(c->err, ERR_FORMAT,
+                           "%s: tensor '%s' at byte %zu: expected dimensions of at least 1, got 0 in dimension %u", path, show,
+                           at, d);
         ok = ok && !__builtin_mul_overflow(elements, t->ne[d], &elements);
     }
     if (!ok || elements > INT64_MAX)
-        return err_set(c->err, ERR_FORMAT, "%s: tensor '%s' at byte %zu: expected fewer than 2^63 elements, got [%llu, %llu, %llu, %llu]", path,
-                       show, at, ULL(t->ne[0]), ULL(t->ne[1]), ULL(t->ne[2]), ULL(t->ne[3]));
+        return err_set(c->err, ERR_FORMAT,
+                       "%s: tensor '%s' at byte %zu: expected fewer than 2^63 elements, got [%llu, %llu, %llu, %llu]", path, show,
+                       at, ULL(t->ne[0]), ULL(t->ne[1]), ULL(t->ne[2]), ULL(t->ne[3]));
     uint32_t len = dtype_block_len(t->type);
     if (t->ne[0] % len)
-        return err_set(c->err, ERR_FORMAT, "%s: tensor '%s' at byte %zu: expected rows of a multiple of %u elements (%s), got %llu", path, show,
-                       at, len, dtype_name(t->type), ULL(t->ne[0]));
+        return err_set(c->err, ERR_FORMAT,
+                       "%s: tensor '%s' at byte %zu: expected rows of a multiple of %u elements (%s), got %llu", path, show, at,
+                       len, dtype_name(t->type), ULL(t->ne[0]));
     if (__builtin_mul_overflow(elements / len, (uint64_t)dtype_block_bytes(t->type), &bytes) || bytes > c->s->n)
-        return err_set(c->err, ERR_FORMAT, "%s: tensor '%s' at byte %zu: expected data inside the file of %zu bytes, got %llu elements of %s",
-                       path, show, at, c->s->n, ULL(elements), dtype_name(t->type));
+        return err_set(c->err, ERR_FORMAT,
+                       "%s: tensor '%s' at byte %zu: expected data inside the file of %zu bytes, got %llu elements of %s", path,
+                       show, at, c->s->n, ULL(elements), dtype_name(t->type));
     t->size_bytes = bytes;
     return 0;
 }
@@ -250,8 +264,8 @@ static int read_info(struct cursor *c, struct gguf_tensor *t)
         return rc;
     int known = dtype_from_gguf(type);
     if (known < 0)
-        return err_set(c->err, ERR_UNSUPPORTED, "%s: %s at byte %zu: tensor type %u (%s) is not supported", c->s->path, what, at, type,
-                       type_text(type));
+        return err_set(c->err, ERR_UNSUPPORTED, "%s: %s at byte %zu: tensor type %u (%s) is not supported", c->s->path, what, at,
+                       type, type_text(type));
     t->type = (enum dtype)known;
     return size_tensor(c, t, show, at);
 }
@@ -264,12 +278,14 @@ static int place_tensors(struct cursor *c, uint32_t alignment)
     for (size_t i = 0; i < s->n_tensors; i++) {
         struct gguf_tensor *t = &s->tensors[i];
         if (t->offset % alignment)
-            return err_set(c->err, ERR_FORMAT, "%s: tensor '%s': expected an offset that is a multiple of %u, got %llu (misaligned)", s->path,
+            return err_set(c->err, ERR_FORMAT,
+                           "%s: tensor '%s': expected an offset that is a multiple of %u, got %llu (misaligned)", s->path,
                            names_show(t->name, show), alignment, ULL(t->offset));
         if (s->data_at > s->n || t->offset > s->n - s->data_at || t->size_bytes > s->n - s->data_at - t->offset)
-            return err_set(c->err, ERR_FORMAT,
-                           "%s: tensor '%s': expected data inside the file of %zu bytes, got %llu bytes at byte %llu + %llu (truncated?)", s->path,
-                           names_show(t->name, show), s->n, ULL(t->size_bytes), ULL(s->data_at), ULL(t->offset));
+            return err_set(
+                c->err, ERR_FORMAT,
+                "%s: tensor '%s': expected data inside the file of %zu bytes, got %llu bytes at byte %llu + %llu (truncated?)",
+                s->path, names_show(t->name, show), s->n, ULL(t->size_bytes), ULL(s->data_at), ULL(t->offset));
         t->offset += s->data_at;
         t->data = s->p + t->offset;
     }
@@ -300,7 +316,8 @@ static int check_disjoint(struct cursor *c)
         const struct gguf_tensor *a = order[i - 1], *b = order[i];
         char x[NAMES_SHOW_MAX], y[NAMES_SHOW_MAX];
         if (a->offset + a->size_bytes > b->offset)
-            rc = err_set(c->err, ERR_FORMAT, "%s: tensor '%s' at byte %llu: expected a start at or after byte %llu, the end of '%s' (overlap)",
+            rc = err_set(c->err, ERR_FORMAT,
+                         "%s: tensor '%s' at byte %llu: expected a start at or after byte %llu, the end of '%s' (overlap)",
                          s->path, names_show(b->name, y), ULL(b->offset), ULL(a->offset + a->size_bytes), names_show(a->name, x));
     }
     mem_free(order);
@@ -312,9 +329,11 @@ static int read_alignment(struct cursor *c, uint32_t *alignment)
     const struct gguf_value *v = gguf_shard_find(c->s, "general.alignment");
     int64_t n = ALIGNMENT_DEFAULT;
     if (v && (v->type == GGUF_ARRAY || !gguf_value_i64(v->type, v->data, &n)))
-        return err_set(c->err, ERR_FORMAT, "%s: general.alignment: expected an integer, got %s", c->s->path, gguf_type_name(v->type));
+        return err_set(c->err, ERR_FORMAT, "%s: general.alignment: expected an integer, got %s", c->s->path,
+                       gguf_type_name(v->type));
     if (n < 8 || n > 1 << 30 || (n & (n - 1)))
-        return err_set(c->err, ERR_FORMAT, "%s: general.alignment: expected a power of two from 8 to 2^30, got %lld", c->s->path, (long long)n);
+        return err_set(c->err, ERR_FORMAT, "%s: general.alignment: expected a power of two from 8 to 2^30, got %lld", c->s->path,
+                       (long long)n);
     *alignment = (uint32_t)n;
     return 0;
 }
@@ -350,8 +369,8 @@ int gguf_shard_parse(struct gguf_shard *s, uint32_t index, struct err *err)
     if (rc)
         return rc;
     if (memcmp(s->p, "GGUF", 4) != 0)
-        return err_set(err, ERR_FORMAT, "%s: expected the magic 'GGUF' at byte 0, got %02x %02x %02x %02x", s->path, s->p[0], s->p[1], s->p[2],
-                       s->p[3]);
+        return err_set(err, ERR_FORMAT, "%s: expected the magic 'GGUF' at byte 0, got %02x %02x %02x %02x", s->path, s->p[0],
+                       s->p[1], s->p[2], s->p[3]);
     c.at = 4;
     if ((rc = get_u32(&c, &s->version, "version")))
         return rc;

@@ -80,7 +80,8 @@ static int index_parse(struct index *x, struct str text, const char *path, struc
     x->map = yyjson_obj_get(yyjson_doc_get_root(x->doc), "weight_map");
     size_t count = yyjson_obj_size(x->map);
     if (!yyjson_is_obj(x->map) || count == 0)
-        return err_set(err, ERR_FORMAT, "%s: 'weight_map': expected an object with at least one entry, got %s", path, json_type_name(x->map));
+        return err_set(err, ERR_FORMAT, "%s: 'weight_map': expected an object with at least one entry, got %s", path,
+                       json_type_name(x->map));
     x->files = mem_try_zero(count, sizeof *x->files);
     if (!x->files)
         return err_nomem(err, "index", count * sizeof *x->files);
@@ -92,7 +93,8 @@ static int index_parse(struct index *x, struct str text, const char *path, struc
         struct str file = json_str(v);
         char name[NAMES_SHOW_MAX], show[NAMES_SHOW_MAX];
         if (!file.p || !plain_file_name(file))
-            return err_set(err, ERR_FORMAT, "%s: weight_map: '%s': expected a plain file name that ends in .safetensors, got %s '%s'", path,
+            return err_set(err, ERR_FORMAT,
+                           "%s: weight_map: '%s': expected a plain file name that ends in .safetensors, got %s '%s'", path,
                            names_show(json_str(k), name), json_type_name(v), names_show(file, show));
         x->files[x->n_files].name = file;
         x->n_files += names_add(&x->names, x->n_files) == x->n_files;
@@ -115,8 +117,9 @@ static int index_check(const struct index *x, const struct hfdir *h, const char 
         size_t i = names_find(&h->names, json_str(k));
         names_show(json_str(k), show);
         if (i == SIZE_MAX || h->tensors[i].shard != names_find(&x->names, file))
-            rc = err_set(err, ERR_FORMAT, "%s: weight_map: '%s': expected the tensor in %s, got %s%s", path, show, file.p,
-                         i == SIZE_MAX ? "none of that name" : "it in ", i == SIZE_MAX ? "" : h->shards[h->tensors[i].shard].path);
+            rc =
+                err_set(err, ERR_FORMAT, "%s: weight_map: '%s': expected the tensor in %s, got %s%s", path, show, file.p,
+                        i == SIZE_MAX ? "none of that name" : "it in ", i == SIZE_MAX ? "" : h->shards[h->tensors[i].shard].path);
         else if (seen[i])
             rc = err_set(err, ERR_FORMAT, "%s: weight_map: '%s': expected each tensor once, got it twice", path, show);
         else
@@ -158,10 +161,12 @@ static int gather(struct hfdir *h, struct err *err)
         char show[NAMES_SHOW_MAX];
         names_show(t->name, show);
         if (other != i)
-            rc = err_set(err, ERR_FORMAT, "%s: tensor '%s': expected each name once, got it at byte %llu and in %s at byte %llu", path, show,
-                         (unsigned long long)t->offset, h->shards[h->tensors[other].shard].path, (unsigned long long)h->tensors[other].offset);
+            rc = err_set(err, ERR_FORMAT, "%s: tensor '%s': expected each name once, got it at byte %llu and in %s at byte %llu",
+                         path, show, (unsigned long long)t->offset, h->shards[h->tensors[other].shard].path,
+                         (unsigned long long)h->tensors[other].offset);
         else if (t->type == DTYPE_F8_E4M3 || t->type == DTYPE_F8_E5M2)
-            rc = err_set(err, ERR_UNSUPPORTED, "%s: tensor '%s': fp8 weights (%s) are not supported", path, show, dtype_name(t->type));
+            rc = err_set(err, ERR_UNSUPPORTED, "%s: tensor '%s': fp8 weights (%s) are not supported", path, show,
+                         dtype_name(t->type));
         else if (str_ends(t->name, STR(".qweight")))
             rc = err_set(err, ERR_UNSUPPORTED, "%s: tensor '%s': GPTQ and AWQ weights are not supported", path, show);
     }

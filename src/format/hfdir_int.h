@@ -13,7 +13,7 @@ struct st_shard {
     struct file_map map; /* empty when opened from memory */
     const uint8_t *p;    /* the file's bytes */
     size_t n;
-    yyjson_doc *doc;     /* the header */
+    yyjson_doc *doc; /* the header */
     uint64_t data_at;
     struct st_tensor *tensors;
     size_t n_tensors;

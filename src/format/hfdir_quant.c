@@ -1,7 +1,8 @@
-/* format/hfdir_quant.c - what config.json says about the form of the weights: plain, MLX affine, MXFP4; all else is refused by name.
+/* format/hfdir_quant.c - what config.json says about the form of the weights: plain, MLX affine, MXFP4; all else is refused by
+ * name.
  *
- *   "quantization": {"bits": 4, "group_size": 64, "mode": "affine", "model.layers.0.mlp.down_proj": {"bits": 6, ...} | true | false}
- *   "quantization_config": {"quant_method": "mxfp4", ...}, or MLX's copy of the above
+ *   "quantization": {"bits": 4, "group_size": 64, "mode": "affine", "model.layers.0.mlp.down_proj": {"bits": 6, ...} | true |
+ * false} "quantization_config": {"quant_method": "mxfp4", ...}, or MLX's copy of the above
  *
  * Owns:       the list of layers named in `quantization`.
  * Invariants: every bits and group_size kept is one of those the formats have. */
@@ -27,8 +28,8 @@ static int read_sizes(yyjson_val *o, uint32_t *bits, uint32_t *group, const char
     char show[NAMES_SHOW_MAX];
     int rc = json_get_str(o, "mode", &mode, where, err);
     if (!rc && !str_is(mode, "affine"))
-        return err_set(err, ERR_UNSUPPORTED, "%s: %s: MLX quantization mode '%s' is not supported: expected 'affine'", where, layer,
-                       names_show(mode, show));
+        return err_set(err, ERR_UNSUPPORTED, "%s: %s: MLX quantization mode '%s' is not supported: expected 'affine'", where,
+                       layer, names_show(mode, show));
     *bits = MLX_BITS_DEFAULT;
     *group = MLX_GROUP_DEFAULT;
     if (!rc)
@@ -44,7 +45,8 @@ static int read_layer(struct hf_quant *q, struct str name, yyjson_val *v, const 
     char show[NAMES_SHOW_MAX];
     names_show(name, show);
     if (!yyjson_is_bool(v) && !yyjson_is_obj(v))
-        return err_set(err, ERR_FORMAT, "%s: quantization: '%s': expected true, false or an object, got %s", where, show, json_type_name(v));
+        return err_set(err, ERR_FORMAT, "%s: quantization: '%s': expected true, false or an object, got %s", where, show,
+                       json_type_name(v));
     *l = (struct hf_layer){.name = name, .quantised = !yyjson_is_false(v), .bits = q->bits, .group = q->group};
     int rc = yyjson_is_obj(v) ? read_sizes(v, &l->bits, &l->group, where, show, err) : 0;
     if (!rc && names_add(&q->names, q->n_layers) != q->n_layers)
@@ -93,8 +95,8 @@ static int read_method(yyjson_val *o, bool *mlx_copy, const char *where, struct 
     }
     if (method.p && str_is(method, "mxfp4"))
         return 0;
-    return err_set(err, ERR_UNSUPPORTED, "%s: quantization_config: quant_method '%s' is not supported (MLX affine and mxfp4 are)", where,
-                   method.p ? names_show(method, show) : "(none)");
+    return err_set(err, ERR_UNSUPPORTED, "%s: quantization_config: quant_method '%s' is not supported (MLX affine and mxfp4 are)",
+                   where, method.p ? names_show(method, show) : "(none)");
 }
 
 int hf_quant_parse(struct hf_quant *q, yyjson_val *config, const char *where, struct err *err)

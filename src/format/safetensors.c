@@ -27,7 +27,8 @@ struct entry {
 
 static int entry_bad(struct entry *e, const char *key, const char *want, yyjson_val *got)
 {
-    return err_set(e->err, ERR_FORMAT, "%s: tensor '%s': '%s': expected %s, got %s", e->s->path, e->show, key, want, json_type_name(got));
+    return err_set(e->err, ERR_FORMAT, "%s: tensor '%s': '%s': expected %s, got %s", e->s->path, e->show, key, want,
+                   json_type_name(got));
 }
 
 static int read_dtype(struct entry *e, yyjson_val *v)
@@ -38,7 +39,8 @@ static int read_dtype(struct entry *e, yyjson_val *v)
         return entry_bad(e, "dtype", "a string", v);
     int t = dtype_from_safetensors(name.p, name.n);
     if (t < 0)
-        return err_set(e->err, ERR_UNSUPPORTED, "%s: tensor '%s': dtype '%s' is not supported", e->s->path, e->show, names_show(name, show));
+        return err_set(e->err, ERR_UNSUPPORTED, "%s: tensor '%s': dtype '%s' is not supported", e->s->path, e->show,
+                       names_show(name, show));
     e->t->type = (enum dtype)t;
     return 0;
 }
@@ -48,7 +50,8 @@ static int read_shape(struct entry *e, yyjson_val *v)
     if (!yyjson_is_arr(v))
         return entry_bad(e, "shape", "an array", v);
     if (yyjson_arr_size(v) > 8)
-        return err_set(e->err, ERR_FORMAT, "%s: tensor '%s': expected at most 8 dimensions, got %zu", e->s->path, e->show, yyjson_arr_size(v));
+        return err_set(e->err, ERR_FORMAT, "%s: tensor '%s': expected at most 8 dimensions, got %zu", e->s->path, e->show,
+                       yyjson_arr_size(v));
     yyjson_arr_iter it;
     yyjson_arr_iter_init(v, &it);
     for (yyjson_val *d; (d = yyjson_arr_iter_next(&it));) {
@@ -67,7 +70,8 @@ static int read_offsets(struct entry *e, yyjson_val *v)
         return entry_bad(e, "data_offsets", "two whole numbers", v);
     uint64_t lo = yyjson_get_uint(b), hi = yyjson_get_uint(end), area = e->s->n - e->s->data_at;
     if (lo > hi || hi > area)
-        return err_set(e->err, ERR_FORMAT, "%s: tensor '%s': expected data_offsets inside the %llu bytes of data, got [%llu, %llu] (truncated?)",
+        return err_set(e->err, ERR_FORMAT,
+                       "%s: tensor '%s': expected data_offsets inside the %llu bytes of data, got [%llu, %llu] (truncated?)",
                        e->s->path, e->show, ULL(area), ULL(lo), ULL(hi));
     e->t->offset = lo;
     e->t->size_bytes = hi - lo;
@@ -81,11 +85,13 @@ static int check_size(struct entry *e)
     for (uint32_t d = 0; d < e->t->n_dims; d++)
         ok = ok && !__builtin_mul_overflow(bytes, e->t->shape[d], &bytes);
     if (!ok)
-        return err_set(e->err, ERR_FORMAT, "%s: tensor '%s': expected a size under 2^64 bytes, got a shape whose product overflows", e->s->path,
+        return err_set(e->err, ERR_FORMAT,
+                       "%s: tensor '%s': expected a size under 2^64 bytes, got a shape whose product overflows", e->s->path,
                        e->show);
     if (bytes != e->t->size_bytes)
-        return err_set(e->err, ERR_FORMAT, "%s: tensor '%s' at byte %llu: expected %llu bytes as its shape and dtype %s need, got %llu",
-                       e->s->path, e->show, ULL(e->s->data_at + e->t->offset), ULL(bytes), dtype_name(e->t->type), ULL(e->t->size_bytes));
+        return err_set(e->err, ERR_FORMAT,
+                       "%s: tensor '%s' at byte %llu: expected %llu bytes as its shape and dtype %s need, got %llu", e->s->path,
+                       e->show, ULL(e->s->data_at + e->t->offset), ULL(bytes), dtype_name(e->t->type), ULL(e->t->size_bytes));
     return 0;
 }
 
@@ -133,12 +139,15 @@ static int check_cover(struct st_shard *s, struct err *err)
     for (size_t i = 0; !rc && i < s->n_tensors; at = order[i]->offset + order[i]->size_bytes, i++) {
         char show[NAMES_SHOW_MAX];
         if (order[i]->offset != at)
-            rc = err_set(err, ERR_FORMAT, "%s: tensor '%s': expected its data at byte %llu, where the one before ends, got byte %llu (%s)",
-                         s->path, names_show(order[i]->name, show), ULL(at), ULL(order[i]->offset), order[i]->offset < at ? "overlap" : "gap");
+            rc = err_set(err, ERR_FORMAT,
+                         "%s: tensor '%s': expected its data at byte %llu, where the one before ends, got byte %llu (%s)",
+                         s->path, names_show(order[i]->name, show), ULL(at), ULL(order[i]->offset),
+                         order[i]->offset < at ? "overlap" : "gap");
     }
     mem_free(order);
     if (!rc && at != s->n)
-        rc = err_set(err, ERR_FORMAT, "%s: expected the tensors to end with the file at byte %zu, got byte %llu", s->path, s->n, ULL(at));
+        rc = err_set(err, ERR_FORMAT, "%s: expected the tensors to end with the file at byte %zu, got byte %llu", s->path, s->n,
+                     ULL(at));
     return rc;
 }
 
@@ -177,7 +186,8 @@ int st_shard_parse(struct st_shard *s, uint32_t index, struct err *err)
             continue;
         names_show(name, e.show);
         if (!names_valid(name))
-            return err_set(err, ERR_FORMAT, "%s: tensor name '%s': expected 1 to 65535 bytes without control characters", s->path, e.show);
+            return err_set(err, ERR_FORMAT, "%s: tensor name '%s': expected 1 to 65535 bytes without control characters", s->path,
+                           e.show);
         *e.t = (struct st_tensor){.name = name, .shard = index};
         if ((rc = read_entry(&e, yyjson_obj_iter_get_val(k))))
             return rc;

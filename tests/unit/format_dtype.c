@@ -305,8 +305,17 @@ static void test_check_scales_wide(void **state)
 {
     float scales[4] = {1, 1, 1, 1}, biases[4] = {0, 0, 0, 0};
     uint8_t codes[64] = {0}, e8m0[4] = {127, 252, 0, 127}, q8k[292] = {0};
-    struct weight_src w = {.name = "w", .type = DTYPE_MLX, .rows = 2, .cols = 64, .data = codes, .row_bytes = 32, .bits = 4, .group = 32,
-                           .scale_type = DTYPE_F32, .scales = scales, .biases = biases};
+    struct weight_src w = {.name = "w",
+                           .type = DTYPE_MLX,
+                           .rows = 2,
+                           .cols = 64,
+                           .data = codes,
+                           .row_bytes = 32,
+                           .bits = 4,
+                           .group = 32,
+                           .scale_type = DTYPE_F32,
+                           .scales = scales,
+                           .biases = biases};
     (void)state;
     assert_int_equal(dtype_check_scales(&w, NULL), 0);
     for (int i = 0; i < 4; i++) {
@@ -319,7 +328,8 @@ static void test_check_scales_wide(void **state)
         assert_int_equal(dtype_check_scales(&w, NULL), ERR_FORMAT);
         biases[i] = 0;
     }
-    struct weight_src m = {.name = "m", .type = DTYPE_MXFP4, .rows = 2, .cols = 64, .data = codes, .row_bytes = 32, .scales = e8m0};
+    struct weight_src m = {
+        .name = "m", .type = DTYPE_MXFP4, .rows = 2, .cols = 64, .data = codes, .row_bytes = 32, .scales = e8m0};
     assert_int_equal(dtype_check_scales(&m, NULL), 0);
     e8m0[3] = 255;
     assert_int_equal(dtype_check_scales(&m, NULL), ERR_FORMAT);
@@ -335,8 +345,13 @@ static void test_check_scales_wide(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_blocks), cmocka_unit_test(test_mlx),          cmocka_unit_test(test_gptoss),          cmocka_unit_test(test_f16),
-        cmocka_unit_test(test_names),  cmocka_unit_test(test_check_scales), cmocka_unit_test(test_check_scales_wide),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_mlx),
+        cmocka_unit_test(test_gptoss),
+        cmocka_unit_test(test_f16),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_check_scales),
+        cmocka_unit_test(test_check_scales_wide),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

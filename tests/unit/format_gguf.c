@@ -18,13 +18,14 @@ static void make_good(struct buf *b, uint32_t version)
     gguf_put_key(b, "u64", GGUF_U64), put_u64(b, UINT64_MAX);
     gguf_put_key(b, "i64", GGUF_I64), put_u64(b, (uint64_t)-5);
     gguf_put_key(b, "f64", GGUF_F64), buf_put(b, &(double){0.1}, 8);
-    gguf_put_key(b, "words", GGUF_ARRAY), put_u32(b, GGUF_STRING), put_u64(b, 3), put_text(b, "a"), put_text(b, ""), put_text(b, "\xff\xfe");
+    gguf_put_key(b, "words", GGUF_ARRAY), put_u32(b, GGUF_STRING), put_u64(b, 3), put_text(b, "a"), put_text(b, ""),
+        put_text(b, "\xff\xfe");
     gguf_put_key(b, "floats", GGUF_ARRAY), put_u32(b, GGUF_F32), put_u64(b, 2), buf_put(b, (float[]){1, 2}, 8);
     gguf_put_key(b, "ints", GGUF_ARRAY), put_u32(b, GGUF_I16), put_u64(b, 2), buf_put(b, (int16_t[]){7, -8}, 4);
     gguf_put_key(b, "flags", GGUF_ARRAY), put_u32(b, GGUF_BOOL), put_u64(b, 2), buf_put(b, "\1\0", 2);
     gguf_put_key(b, "empty", GGUF_ARRAY), put_u32(b, GGUF_U8), put_u64(b, 0);
-    gguf_put_info(b, "a.weight", 2, (uint64_t[]){32, 2}, 8, 0);    /* Q8_0: 68 bytes */
-    gguf_put_info(b, "c.weight", 1, (uint64_t[]){5}, 0, 192);      /* F32: 20 bytes, listed before b */
+    gguf_put_info(b, "a.weight", 2, (uint64_t[]){32, 2}, 8, 0);     /* Q8_0: 68 bytes */
+    gguf_put_info(b, "c.weight", 1, (uint64_t[]){5}, 0, 192);       /* F32: 20 bytes, listed before b */
     gguf_put_info(b, "b.weight", 3, (uint64_t[]){3, 2, 2}, 1, 128); /* F16: 24 bytes */
     put_padding(b, 64);
     for (int i = 0; i < 192 + 20; i++)
@@ -201,7 +202,8 @@ static void test_bad_values(void **state)
     refused(&b, ERR_FORMAT, "value of 'k'", "got 99");
     gguf_begin(&b, 3, 0, 1), gguf_put_key(&b, "k", GGUF_ARRAY), put_u32(&b, GGUF_F64), put_u64(&b, 1ull << 61), put_u64(&b, 0);
     refused(&b, ERR_FORMAT, "value of 'k'", "truncated");
-    gguf_begin(&b, 3, 0, 1), gguf_put_key(&b, "k", GGUF_ARRAY), put_u32(&b, GGUF_STRING), put_u64(&b, UINT64_MAX / 8), put_u64(&b, 0);
+    gguf_begin(&b, 3, 0, 1), gguf_put_key(&b, "k", GGUF_ARRAY), put_u32(&b, GGUF_STRING), put_u64(&b, UINT64_MAX / 8),
+        put_u64(&b, 0);
     refused(&b, ERR_FORMAT, "value of 'k'", "as many strings");
     gguf_begin(&b, 3, 0, 1), gguf_put_key(&b, "k", GGUF_ARRAY), put_u32(&b, GGUF_STRING), put_u64(&b, 1), put_u64(&b, 1);
     refused(&b, ERR_FORMAT, "value of 'k'", "truncated");
@@ -506,9 +508,10 @@ static void test_hash(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),      cmocka_unit_test(test_bad_header), cmocka_unit_test(test_bad_values), cmocka_unit_test(test_bad_tensors),
-        cmocka_unit_test(test_truncated), cmocka_unit_test(test_changed),    cmocka_unit_test(test_many),       cmocka_unit_test(test_split),
-        cmocka_unit_test(test_faults),    cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_good),        cmocka_unit_test(test_bad_header), cmocka_unit_test(test_bad_values),
+        cmocka_unit_test(test_bad_tensors), cmocka_unit_test(test_truncated),  cmocka_unit_test(test_changed),
+        cmocka_unit_test(test_many),        cmocka_unit_test(test_split),      cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_hash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

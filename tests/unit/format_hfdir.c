@@ -23,7 +23,8 @@ static struct hfdir *open_header(const char *header, size_t data, struct buf *b)
     return h;
 }
 
-#define ENTRY(name, type, shape, lo, hi) "\"" name "\":{\"dtype\":\"" type "\",\"shape\":" shape ",\"data_offsets\":[" lo "," hi "]}"
+#define ENTRY(name, type, shape, lo, hi)                                                                                         \
+    "\"" name "\":{\"dtype\":\"" type "\",\"shape\":" shape ",\"data_offsets\":[" lo "," hi "]}"
 
 static void test_good(void **state)
 {
@@ -132,27 +133,34 @@ static void test_bad_entries(void **state)
     refused_header("{" ENTRY("x", "F32", "[2]", "0", "4") "}", 4, ERR_FORMAT, "expected 8 bytes", "got 4");
     refused_header("{" ENTRY("x", "F32", "[1]", "4", "0") "}", 4, ERR_FORMAT, "data_offsets", "[4, 0]");
     refused_header("{" ENTRY("x", "F32", "[1]", "1", "5") "}", 4, ERR_FORMAT, "inside the 4 bytes", "[1, 5]");
-    refused_header("{" ENTRY("x", "F32", "[1]", "18446744073709551612", "18446744073709551615") "}", 4, ERR_FORMAT, "data_offsets", "inside");
+    refused_header("{" ENTRY("x", "F32", "[1]", "18446744073709551612", "18446744073709551615") "}", 4, ERR_FORMAT,
+                   "data_offsets", "inside");
     refused_header("{" ENTRY("x", "F32", "[1]", "-4", "0") "}", 4, ERR_FORMAT, "data_offsets", "two whole numbers");
-    refused_header("{\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", 4, ERR_FORMAT, "data_offsets", "two whole");
+    refused_header("{\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", 4, ERR_FORMAT, "data_offsets",
+                   "two whole");
     refused_header("{\"x\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, ERR_FORMAT, "data_offsets", "absent");
     refused_header("{\"x\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4, ERR_FORMAT, "'shape'", "absent");
     refused_header("{\"x\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4, ERR_FORMAT, "'dtype'", "absent");
     refused_header("{\"x\":{\"dtype\":1,\"shape\":[1],\"data_offsets\":[0,4]}}", 4, ERR_FORMAT, "'dtype'", "a string");
-    refused_header("{\"x\":{\"dtype\":\"F32\",\"dtype\":\"I32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, ERR_FORMAT, "'dtype' once", "");
+    refused_header("{\"x\":{\"dtype\":\"F32\",\"dtype\":\"I32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, ERR_FORMAT,
+                   "'dtype' once", "");
     refused_header("{\"x\":7}", 0, ERR_FORMAT, "'x'", "an object");
     refused_header("{" ENTRY("", "F32", "[1]", "0", "4") "}", 4, ERR_FORMAT, "tensor name ''", "");
     refused_header("{" ENTRY("a\\u0000b", "F32", "[1]", "0", "4") "}", 4, ERR_FORMAT, "tensor name 'a?b'", "");
-    refused_header("{" ENTRY("x", "F32", "[1]", "0", "4") "," ENTRY("x", "F32", "[1]", "4", "8") "}", 8, ERR_FORMAT, "'x'", "each name once");
+    refused_header("{" ENTRY("x", "F32", "[1]", "0", "4") "," ENTRY("x", "F32", "[1]", "4", "8") "}", 8, ERR_FORMAT, "'x'",
+                   "each name once");
 }
 
 static void test_bad_layout(void **state)
 {
     (void)state;
-    refused_header("{" ENTRY("x", "F32", "[1]", "0", "4") "," ENTRY("y", "F32", "[1]", "5", "9") "}", 9, ERR_FORMAT, "'y'", "gap");
+    refused_header("{" ENTRY("x", "F32", "[1]", "0", "4") "," ENTRY("y", "F32", "[1]", "5", "9") "}", 9, ERR_FORMAT, "'y'",
+                   "gap");
     refused_header("{" ENTRY("x", "F32", "[1]", "4", "8") "}", 8, ERR_FORMAT, "'x'", "gap");
-    refused_header("{" ENTRY("x", "F32", "[2]", "0", "8") "," ENTRY("y", "F32", "[1]", "4", "8") "}", 8, ERR_FORMAT, "'y'", "overlap");
-    refused_header("{" ENTRY("x", "F32", "[1]", "0", "4") "," ENTRY("y", "F32", "[1]", "0", "4") "}", 4, ERR_FORMAT, "at byte", "overlap");
+    refused_header("{" ENTRY("x", "F32", "[2]", "0", "8") "," ENTRY("y", "F32", "[1]", "4", "8") "}", 8, ERR_FORMAT, "'y'",
+                   "overlap");
+    refused_header("{" ENTRY("x", "F32", "[1]", "0", "4") "," ENTRY("y", "F32", "[1]", "0", "4") "}", 4, ERR_FORMAT, "at byte",
+                   "overlap");
     refused_header("{" ENTRY("x", "F32", "[1]", "0", "4") "}", 5, ERR_FORMAT, "end with the file", "");
     refused_header("{" ENTRY("x", "F8_E4M3", "[1]", "0", "1") "}", 1, ERR_UNSUPPORTED, "'x'", "fp8");
     refused_header("{" ENTRY("l.qweight", "I32", "[1]", "0", "4") "}", 4, ERR_UNSUPPORTED, "'l.qweight'", "GPTQ and AWQ");
@@ -250,7 +258,8 @@ static void test_index(void **state)
     refused_dir(&s, ERR_FORMAT, "'more'", "b.safetensors");
     put_weights(&s, "b.safetensors", X1, 4);
     refused_dir(&s, ERR_FORMAT, "tensor 'x'", "each name once");
-    const char *const bad[] = {"\"../a.safetensors\"", "\"/etc/passwd\"", "\"" INDEX "\"", "\"\"", "7", "\".safetensors\"", "\"a\\u0000.safetensors\""};
+    const char *const bad[] = {"\"../a.safetensors\"", "\"/etc/passwd\"",         "\"" INDEX "\"", "\"\"", "7",
+                               "\".safetensors\"",     "\"a\\u0000.safetensors\""};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char text[128];
         snprintf(text, sizeof text, "{\"weight_map\":{\"x\":%s}}", bad[i]);
@@ -277,10 +286,12 @@ static void test_methods(void **state)
         const char *piece, *piece2;
     } cases[] = {
         {"{\"quantization_config\":{\"quant_method\":\"fp8\"}}", ERR_UNSUPPORTED, "'fp8'", "quant_method"},
-        {"{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":128}}", ERR_UNSUPPORTED, "'gptq'", "config.json"},
+        {"{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":128}}", ERR_UNSUPPORTED, "'gptq'",
+         "config.json"},
         {"{\"quantization_config\":{\"quant_method\":\"awq\"}}", ERR_UNSUPPORTED, "'awq'", ""},
         {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\"}}", ERR_UNSUPPORTED, "'compressed-tensors'", ""},
-        {"{\"text_config\":{\"quantization_config\":{\"quant_method\":\"bitsandbytes\"}}}", ERR_UNSUPPORTED, "'bitsandbytes'", ""},
+        {"{\"text_config\":{\"quantization_config\":{\"quant_method\":\"bitsandbytes\"}}}", ERR_UNSUPPORTED, "'bitsandbytes'",
+         ""},
         {"{\"quantization_config\":{}}", ERR_UNSUPPORTED, "(none)", ""},
         {"{\"quantization_config\":3}", ERR_FORMAT, "an object", ""},
         {"{\"quantization_config\":{\"quant_method\":[]}}", ERR_FORMAT, "quant_method", "a string"},
@@ -290,7 +301,8 @@ static void test_methods(void **state)
         {"{\"quantization\":{\"bits\":0,\"group_size\":64}}", ERR_UNSUPPORTED, "bits", "got 0"},
         {"{\"quantization\":{\"bits\":4,\"group_size\":16}}", ERR_UNSUPPORTED, "group_size", "got 16"},
         {"{\"quantization\":{\"bits\":\"4\",\"group_size\":64}}", ERR_FORMAT, "'bits'", "string"},
-        {"{\"quantization\":{\"bits\":4,\"group_size\":64,\"l\":{\"bits\":9,\"group_size\":64}}}", ERR_UNSUPPORTED, "l: bits", "got 9"},
+        {"{\"quantization\":{\"bits\":4,\"group_size\":64,\"l\":{\"bits\":9,\"group_size\":64}}}", ERR_UNSUPPORTED, "l: bits",
+         "got 9"},
         {"{\"quantization\":{\"bits\":4,\"group_size\":64,\"l\":{\"mode\":\"mxfp8\"}}}", ERR_UNSUPPORTED, "l: ", "'mxfp8'"},
         {"{\"quantization\":{\"bits\":4,\"group_size\":64,\"l\":4}}", ERR_FORMAT, "'l'", "true, false or an object"},
         {"{\"quantization\":{\"bits\":4,\"group_size\":64,\"l\":true,\"l\":false}}", ERR_FORMAT, "'l'", "twice"},
@@ -304,8 +316,9 @@ static void test_methods(void **state)
         put_text_file(&s, "config.json", cases[i].config);
         refused_dir(&s, cases[i].code, cases[i].piece, cases[i].piece2);
     }
-    const char *const good[] = {"{\"quantization_config\":{\"quant_method\":\"mxfp4\",\"modules_to_not_convert\":[]}}", "{\"quantization_config\":null}",
-                                "{\"quantization\":null}", "{\"quantization_config\":{\"bits\":4,\"group_size\":64}}"};
+    const char *const good[] = {"{\"quantization_config\":{\"quant_method\":\"mxfp4\",\"modules_to_not_convert\":[]}}",
+                                "{\"quantization_config\":null}", "{\"quantization\":null}",
+                                "{\"quantization_config\":{\"bits\":4,\"group_size\":64}}"};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         put_text_file(&s, "config.json", good[i]);
         hfdir_close(open_dir(&s));
@@ -314,12 +327,17 @@ static void test_methods(void **state)
 }
 
 /* MLX: rows 2, cols 64; 4-bit codes in groups of 64 by default, 6-bit in groups of 32 for `six`, `off` plain, `on` = default. */
-#define MLX_HEADER                                                                                                                      \
-    "{" ENTRY("emb.weight", "U32", "[2,8]", "0", "64") "," ENTRY("emb.scales", "BF16", "[2,1]", "64", "68") "," ENTRY(                  \
-        "emb.biases", "BF16", "[2,1]", "68", "72") "," ENTRY("six.weight", "U32", "[2,12]", "72", "168") "," ENTRY("six.scales", "F16", \
-        "[2,2]", "168", "176") "," ENTRY("six.biases", "F16", "[2,2]", "176", "184") "," ENTRY("off.weight", "F16", "[2,4]", "184",     \
-        "200") "," ENTRY("moe.weight", "U32", "[3,2,8]", "200", "392") "," ENTRY("moe.scales", "F32", "[3,2,1]", "392", "416") ","      \
-        ENTRY("moe.biases", "F32", "[3,2,1]", "416", "440") "}"
+static const char mlx_header[] = "{" /* one line a tensor */
+    ENTRY("emb.weight", "U32", "[2,8]", "0", "64") ","
+    ENTRY("emb.scales", "BF16", "[2,1]", "64", "68") ","
+    ENTRY("emb.biases", "BF16", "[2,1]", "68", "72") ","
+    ENTRY("six.weight", "U32", "[2,12]", "72", "168") ","
+    ENTRY("six.scales", "F16", "[2,2]", "168", "176") ","
+    ENTRY("six.biases", "F16", "[2,2]", "176", "184") ","
+    ENTRY("off.weight", "F16", "[2,4]", "184", "200") ","
+    ENTRY("moe.weight", "U32", "[3,2,8]", "200", "392") ","
+    ENTRY("moe.scales", "F32", "[3,2,1]", "392", "416") ","
+    ENTRY("moe.biases", "F32", "[3,2,1]", "416", "440") "}";
 
 static void test_mlx(void **state)
 {
@@ -328,8 +346,10 @@ static void test_mlx(void **state)
     float row[64], want;
     (void)state;
     scratch_open(&s);
-    put_text_file(&s, "config.json", "{\"quantization\":{\"group_size\":64,\"bits\":4,\"six\":{\"bits\":6,\"group_size\":32},\"off\":false,\"emb\":true}}");
-    put_weights(&s, "model.safetensors", MLX_HEADER, 440);
+    put_text_file(
+        &s, "config.json",
+        "{\"quantization\":{\"group_size\":64,\"bits\":4,\"six\":{\"bits\":6,\"group_size\":32},\"off\":false,\"emb\":true}}");
+    put_weights(&s, "model.safetensors", mlx_header, 440);
     struct hfdir *h = open_dir(&s);
     assert_int_equal(hfdir_weight(h, STR("emb"), &w, NULL), 0);
     assert_true(w.type == DTYPE_MLX && w.rows == 2 && w.cols == 64 && w.bits == 4 && w.group == 64 && w.row_bytes == 32);
@@ -370,25 +390,34 @@ static void test_mlx_bad(void **state)
     struct scratch s;
     (void)state;
     scratch_open(&s);
-    const char *good = "{" CODES "," ENTRY("w.scales", "F16", "[2,1]", "64", "68") "," ENTRY("w.biases", "F16", "[2,1]", "68", "72") "}";
+    const char *good =
+        "{" CODES "," ENTRY("w.scales", "F16", "[2,1]", "64", "68") "," ENTRY("w.biases", "F16", "[2,1]", "68", "72") "}";
     refused_weight(&s, "{}", good, 72, ERR_FORMAT, "'w.scales'", "not quantised");
-    refused_weight(&s, "{\"quantization\":{\"group_size\":64,\"bits\":4,\"w\":false}}", good, 72, ERR_FORMAT, "'w.scales'", "not quantised");
-    refused_weight(&s, "{\"quantization\":{\"group_size\":64,\"bits\":8}}", good, 72, ERR_FORMAT, "'w.weight'", "cols * 8 / 32 words");
+    refused_weight(&s, "{\"quantization\":{\"group_size\":64,\"bits\":4,\"w\":false}}", good, 72, ERR_FORMAT, "'w.scales'",
+                   "not quantised");
+    refused_weight(&s, "{\"quantization\":{\"group_size\":64,\"bits\":8}}", good, 72, ERR_FORMAT, "'w.weight'",
+                   "cols * 8 / 32 words");
     refused_weight(&s, "{\"quantization\":{\"group_size\":32,\"bits\":4}}", good, 72, ERR_FORMAT, "'w.weight'", "1 groups of 32");
     refused_weight(&s, Q4, "{" CODES "}", 64, ERR_FORMAT, "'w.weight'", "U32 [2, 8]");
-    refused_weight(&s, Q4, "{" CODES "," ENTRY("w.scales", "F16", "[2,1]", "64", "68") "}", 68, ERR_FORMAT, "'w.scales'", "biases");
-    refused_weight(&s, Q4, "{" CODES "," ENTRY("w.scales", "F16", "[2,1]", "64", "68") "," ENTRY("w.biases", "BF16", "[2,1]", "68", "72") "}", 72,
-                   ERR_FORMAT, "'w.biases'", "type and shape");
-    refused_weight(&s, Q4, "{" CODES "," ENTRY("w.scales", "F16", "[2,1]", "64", "68") "," ENTRY("w.biases", "F16", "[1,2]", "68", "72") "}", 72,
-                   ERR_FORMAT, "'w.biases'", "type and shape");
-    refused_weight(&s, Q4, "{" CODES "," ENTRY("w.scales", "F16", "[1,2]", "64", "68") "," ENTRY("w.biases", "F16", "[1,2]", "68", "72") "}", 72,
-                   ERR_FORMAT, "'w.scales'", "but for the last");
-    refused_weight(&s, Q4, "{" CODES "," ENTRY("w.scales", "I8", "[2,1]", "64", "66") "," ENTRY("w.biases", "I8", "[2,1]", "66", "68") "}", 68,
-                   ERR_FORMAT, "'w.scales'", "F32, F16 or BF16");
-    refused_weight(&s, Q4, "{" ENTRY("w.weight", "F16", "[2,8]", "0", "32") "," ENTRY("w.scales", "F16", "[2,1]", "32", "36") "}", 36, ERR_FORMAT,
-                   "'w.weight'", "MLX codes");
-    refused_weight(&s, Q4, "{" ENTRY("w.weight", "U32", "[8]", "0", "32") "," ENTRY("w.scales", "F16", "[1]", "32", "34") "}", 34, ERR_FORMAT,
-                   "'w.weight'", "2 dimensions");
+    refused_weight(&s, Q4, "{" CODES "," ENTRY("w.scales", "F16", "[2,1]", "64", "68") "}", 68, ERR_FORMAT, "'w.scales'",
+                   "biases");
+    refused_weight(&s, Q4,
+                   "{" CODES
+                   "," ENTRY("w.scales", "F16", "[2,1]", "64", "68") "," ENTRY("w.biases", "BF16", "[2,1]", "68", "72") "}",
+                   72, ERR_FORMAT, "'w.biases'", "type and shape");
+    refused_weight(
+        &s, Q4, "{" CODES "," ENTRY("w.scales", "F16", "[2,1]", "64", "68") "," ENTRY("w.biases", "F16", "[1,2]", "68", "72") "}",
+        72, ERR_FORMAT, "'w.biases'", "type and shape");
+    refused_weight(
+        &s, Q4, "{" CODES "," ENTRY("w.scales", "F16", "[1,2]", "64", "68") "," ENTRY("w.biases", "F16", "[1,2]", "68", "72") "}",
+        72, ERR_FORMAT, "'w.scales'", "but for the last");
+    refused_weight(
+        &s, Q4, "{" CODES "," ENTRY("w.scales", "I8", "[2,1]", "64", "66") "," ENTRY("w.biases", "I8", "[2,1]", "66", "68") "}",
+        68, ERR_FORMAT, "'w.scales'", "F32, F16 or BF16");
+    refused_weight(&s, Q4, "{" ENTRY("w.weight", "F16", "[2,8]", "0", "32") "," ENTRY("w.scales", "F16", "[2,1]", "32", "36") "}",
+                   36, ERR_FORMAT, "'w.weight'", "MLX codes");
+    refused_weight(&s, Q4, "{" ENTRY("w.weight", "U32", "[8]", "0", "32") "," ENTRY("w.scales", "F16", "[1]", "32", "34") "}", 34,
+                   ERR_FORMAT, "'w.weight'", "2 dimensions");
     scratch_close(&s);
 }
 
@@ -399,16 +428,20 @@ static void test_mxfp4(void **state)
     (void)state;
     scratch_open(&s);
     put_text_file(&s, "config.json", "{\"quantization_config\":{\"quant_method\":\"mxfp4\"}}");
-    put_weights(&s, "model.safetensors", "{" ENTRY("w_blocks", "U8", "[2,3,2,16]", "0", "192") "," ENTRY("w_scales", "U8", "[2,3,2]", "192", "204") "}", 204);
+    put_weights(&s, "model.safetensors",
+                "{" ENTRY("w_blocks", "U8", "[2,3,2,16]", "0", "192") "," ENTRY("w_scales", "U8", "[2,3,2]", "192", "204") "}",
+                204);
     struct hfdir *h = open_dir(&s);
     assert_int_equal(hfdir_weight(h, STR("w"), &w, NULL), 0);
     assert_true(w.type == DTYPE_MXFP4 && w.rows == 6 && w.cols == 64 && w.row_bytes == 32 && w.scales);
     assert_int_equal(((const uint8_t *)w.scales)[3], 195);
     hfdir_close(h);
     refused_weight(&s, "{}", "{" ENTRY("w_blocks", "U8", "[2,16]", "0", "32") "}", 32, ERR_FORMAT, "'w_blocks'", "MXFP4 blocks");
-    refused_weight(&s, "{}", "{" ENTRY("w_blocks", "U8", "[2,1,16]", "0", "32") "}", 32, ERR_FORMAT, "'w_blocks'", "scales beside");
-    refused_weight(&s, "{}", "{" ENTRY("w_blocks", "U8", "[2,1,16]", "0", "32") "," ENTRY("w_scales", "U8", "[1,2]", "32", "34") "}", 34, ERR_FORMAT,
-                   "'w_scales'", "but for the last");
+    refused_weight(&s, "{}", "{" ENTRY("w_blocks", "U8", "[2,1,16]", "0", "32") "}", 32, ERR_FORMAT, "'w_blocks'",
+                   "scales beside");
+    refused_weight(&s, "{}",
+                   "{" ENTRY("w_blocks", "U8", "[2,1,16]", "0", "32") "," ENTRY("w_scales", "U8", "[1,2]", "32", "34") "}", 34,
+                   ERR_FORMAT, "'w_scales'", "but for the last");
     refused_weight(&s, "{}", "{" ENTRY("w_blocks", "I8", "[2,1,16]", "0", "32") "}", 32, ERR_FORMAT, "'w_blocks'", "U8");
     refused_weight(&s, "{}", "{" ENTRY("w.weight", "I32", "[2]", "0", "8") "}", 8, ERR_FORMAT, "'w.weight'", "I32 [2]");
     scratch_close(&s);
@@ -454,7 +487,8 @@ static void test_many(void **state)
     (void)state;
     buf_z(&config, "{\"quantization\":{\"bits\":4,\"group_size\":64");
     for (int i = 0; i < N; i++) {
-        buf_printf(&text, "%c\"t%d\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[%d,%d]}", i ? ',' : '{', i, 4 * (N - 1 - i), 4 * (N - i));
+        buf_printf(&text, "%c\"t%d\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[%d,%d]}", i ? ',' : '{', i,
+                   4 * (N - 1 - i), 4 * (N - i));
         buf_printf(&config, ",\"t%d\":false", i);
     }
     buf_z(&text, "}");
@@ -522,9 +556,10 @@ static void test_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),    cmocka_unit_test(test_bad_length), cmocka_unit_test(test_bad_entries), cmocka_unit_test(test_bad_layout),
-        cmocka_unit_test(test_truncated), cmocka_unit_test(test_index),    cmocka_unit_test(test_methods),     cmocka_unit_test(test_mlx),
-        cmocka_unit_test(test_mlx_bad), cmocka_unit_test(test_mxfp4),      cmocka_unit_test(test_files),       cmocka_unit_test(test_many),
+        cmocka_unit_test(test_good),       cmocka_unit_test(test_bad_length), cmocka_unit_test(test_bad_entries),
+        cmocka_unit_test(test_bad_layout), cmocka_unit_test(test_truncated),  cmocka_unit_test(test_index),
+        cmocka_unit_test(test_methods),    cmocka_unit_test(test_mlx),        cmocka_unit_test(test_mlx_bad),
+        cmocka_unit_test(test_mxfp4),      cmocka_unit_test(test_files),      cmocka_unit_test(test_many),
         cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -58,7 +58,8 @@ static inline void gguf_put_u16(struct buf *b, const char *key, uint16_t v)
     buf_put(b, &v, 2);
 }
 
-static inline void gguf_put_info(struct buf *b, const char *name, uint32_t n_dims, const uint64_t *ne, uint32_t type, uint64_t offset)
+static inline void gguf_put_info(struct buf *b, const char *name, uint32_t n_dims, const uint64_t *ne, uint32_t type,
+                                 uint64_t offset)
 {
     put_text(b, name);
     put_u32(b, n_dims);
