@@ -44,7 +44,7 @@ struct engine_config {
     uint32_t retained_max;        /* finished sequences kept for reuse; 0 = 64 */
     bool retain_none;
     /* The bytes of an id in the text, for stop strings; called on the engine thread. */
-    int (*id_bytes)(void *ctx, uint32_t id, bool first, struct buf *out);
+    int (*id_bytes)(void *ctx, uint32_t id, struct buf *out);
     void *id_bytes_ctx;
 };
 /* What kv_open gets, budget apart: for plans before an engine is there. */

@@ -38,7 +38,7 @@ static int match_stops(struct engine *e, struct seq *s, uint32_t id, int *which)
     if (s->request->stops.count == 0)
         return 0;
     e->bytes.n = 0;
-    int rc = e->cfg.id_bytes(e->cfg.id_bytes_ctx, id, s->generated == 1, &e->bytes);
+    int rc = e->cfg.id_bytes(e->cfg.id_bytes_ctx, id, &e->bytes);
     rc = rc ? rc : e->bytes.failed;
     return rc ? rc : stop_feed(&s->stop, &s->request->stops, buf_view(&e->bytes), which);
 }

@@ -1,0 +1,133 @@
+/* front/front_int.h - inside the front only: the library's objects.
+ *
+ * Files: lib_host.c (host, log), lib_model.c (open, close, text verbs), lib_info.c, lib_request.c (submit, poll), lib_score.c, lib_bench.c;
+ *        texts.c (tokenizer and template of a model), prepare.c (preparation workers), stream.c (ids -> text with hold-back),
+ *        sampling.c (public sampling <-> the engine's), identity.c. */
+#ifndef RH_FRONT_INT_H
+#define RH_FRONT_INT_H
+
+#include "base/buf.h"
+#include "base/thread.h"
+#include "chat/template.h"
+#include "engine/engine.h"
+#include "models/model.h"
+#include "plan/plan.h"
+#include "rhapsode.h"
+#include "text/tokenizer.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct gguf;
+struct hfdir;
+
+/* The public error is the same pair; this takes one over. */
+int front_error(struct rh_error *out, const struct err *err, int rc);
+
+static inline struct str front_str(struct rh_text t)
+{
+    return (struct str){t.p, t.n};
+}
+
+/* ---- texts.c: what a model's files say about text ---- */
+
+/* model lifetime; immutable after opening except where marked */
+struct texts {
+    struct gguf *gguf;       /* one of the two, open for the tables borrowed from it */
+    struct hfdir *hfdir;
+    struct tokenizer *tokenizer;
+    struct tokenizer_info info;
+    struct chat_template *chat; /* NULL: chat_err says why */
+    struct err chat_err;
+    size_t template_bytes;
+};
+/* template_source: overrides the model's own; NULL. */
+int texts_open(struct texts *t, const char *path, const char *template_source, struct err *err);
+void texts_close(struct texts *t);
+int texts_render(const struct texts *t, const struct rh_chat *chat, struct chat_rendered *out, struct err *err);
+/* Chat -> ids: the template's special tokens become ids, those in users' strings stay text. */
+int texts_encode_chat(const struct texts *t, const struct rh_chat *chat, struct token_ids *out, struct err *err);
+uint64_t texts_bytes(const struct texts *t); /* about what the tables take */
+
+/* ---- prepare.c: preparation workers ---- */
+
+struct prepare_job { /* embedded in what is prepared */
+    void (*run)(struct prepare_job *job);
+    struct prepare_job *next;
+};
+struct prepare_pool { /* owns its threads, started on first use */
+    pthread_mutex_t mutex;
+    pthread_cond_t cond;
+    struct prepare_job *first, **last;
+    pthread_t threads[2];
+    uint32_t thread_count;
+    bool closing;
+};
+void prepare_open(struct prepare_pool *p);
+int prepare_put(struct prepare_pool *p, struct prepare_job *job, struct err *err);
+void prepare_close(struct prepare_pool *p); /* runs what is queued, joins */
+
+/* ---- host and model ---- */
+
+struct rh_host {
+    const struct backend *backend;
+    struct device *device;
+    struct engine_gate gate;
+    struct prepare_pool prepare;
+    uint64_t state_bytes;
+    char *store_dir; /* NULL */
+    _Atomic uint32_t models;
+};
+
+struct rh_model {
+    _Atomic uint32_t refs;    /* the owner's and one per request */
+    struct rh_host *host;
+    char *path;
+    struct texts texts;
+    struct model *model;      /* NULL with inspect_only until info asks */
+    struct engine *engine;    /* NULL with inspect_only */
+    enum kv_format k_format, v_format;
+    struct model_options options; /* to inspect later */
+    uint64_t state_budget;
+    double load_ms;
+    uint32_t *end_ids;        /* EOS ids of tokenizer and model, ascending */
+    uint32_t end_count;
+    bool windows;
+    _Atomic bool closed;
+    pthread_mutex_t mutex;    /* the fields below */
+    bool content_known;
+    struct hash128 content;
+};
+void model_ref(struct rh_model *m);
+void model_unref(struct rh_model *m);
+int model_need_engine(const struct rh_model *m, struct err *err);
+int model_inspect_late(struct rh_model *m, struct err *err); /* m->model is there afterwards */
+
+/* ---- identity.c ---- */
+
+int identity_put(struct rh_model *m, struct buf *out, struct err *err); /* numeric identity, one line */
+
+/* ---- sampling.c ---- */
+
+void sampling_defaults(const struct rh_model *m, struct rh_sampling *out);
+/* Checks ranges; fills everything but seed, choice.  Biases are borrowed as they are. */
+int sampling_convert(const struct rh_sampling *in, struct sample_params *out, struct sample_bias **biases, struct err *err);
+
+/* ---- stream.c: ids -> text, holding back what may become a stop string ---- */
+
+struct text_stream { /* owns pending; zero-initialise, then stream_open */
+    struct detok detok;
+    struct buf pending;
+    size_t given;  /* bytes at the front of pending that the last take gave out */
+};
+void stream_open(struct text_stream *s);
+void stream_free(struct text_stream *s);
+int stream_put(struct text_stream *s, const struct tokenizer *t, uint32_t id);
+int stream_end(struct text_stream *s, const struct str *stop); /* stop: the string that ended it, cut off; NULL */
+/* What may be shown now; valid until the next call. */
+struct str stream_take(struct text_stream *s, const struct str *stops, size_t stop_count, bool ended);
+
+/* Run one request to its end on the calling thread (measurements); events are dropped. */
+int request_drain(struct engine_request *r, struct err *err);
+
+#endif

@@ -1,0 +1,173 @@
+/* front/lib_info.c - everything `info` prints, as JSON. */
+#include "front/front_int.h"
+
+static void put_key(struct buf *b, const char *key, const char *value)
+{
+    buf_printf(b, "\"%s\":", key);
+    if (value)
+        buf_json_str(b, str_of(value));
+    else
+        buf_z(b, "null");
+}
+
+static void put_u64(struct buf *b, const char *key, uint64_t v)
+{
+    buf_printf(b, "\"%s\":%llu", key, (unsigned long long)v);
+}
+
+static void put_id(struct buf *b, const char *key, int64_t id)
+{
+    if (id < 0)
+        buf_printf(b, "\"%s\":null,", key);
+    else
+        buf_printf(b, "\"%s\":%lld,", key, (long long)id);
+}
+
+static void put_model(struct buf *b, const struct rh_model *m)
+{
+    const struct model_info *i = model_info(m->model);
+    put_key(b, "name", i->name), buf_char(b, ',');
+    put_key(b, "path", m->path), buf_char(b, ',');
+    put_key(b, "architecture", i->arch), buf_char(b, ',');
+    put_key(b, "format", i->format), buf_char(b, ',');
+    put_u64(b, "parameters", i->parameters), buf_char(b, ',');
+    put_u64(b, "file_bytes", i->file_bytes), buf_char(b, ',');
+    put_u64(b, "weight_bytes", i->weight_bytes), buf_char(b, ',');
+    put_u64(b, "read_bytes_per_token", i->read_bytes_per_token), buf_char(b, ',');
+    put_u64(b, "operations_per_token", i->operations_per_token), buf_char(b, ',');
+    buf_printf(b, "\"layers\":%u,\"hidden\":%u,\"heads\":%u,\"kv_heads\":%u,\"head_dim\":%u,\"ffn\":%u,\"vocab\":%u,", i->layers, i->hidden,
+               i->heads, i->kv_heads, i->head_dim, i->ffn, i->vocab);
+    buf_printf(b, "\"context\":%u,\"context_train\":%u,\"types\":[", i->context, i->context_train);
+    for (uint32_t t = 0; t < i->type_count; t++) {
+        buf_printf(b, "%s{", t ? "," : "");
+        put_key(b, "type", dtype_name(i->types[t].type)), buf_char(b, ',');
+        put_u64(b, "tensors", i->types[t].tensors), buf_char(b, ',');
+        put_u64(b, "elements", i->types[t].elements), buf_char(b, ',');
+        put_u64(b, "bytes", i->types[t].file_bytes), buf_char(b, '}');
+    }
+    buf_char(b, ']');
+}
+
+static void put_texts(struct buf *b, const struct rh_model *m)
+{
+    const struct texts *t = &m->texts;
+    buf_z(b, ",\"tokenizer\":{");
+    put_key(b, "model", t->info.model), buf_char(b, ',');
+    put_key(b, "pretok", t->info.pretok);
+    buf_printf(b, ",\"vocab\":%u,\"merges\":%u,\"special\":%u,", t->info.vocab_size, t->info.merge_count, t->info.special_count);
+    put_id(b, "bos", t->info.bos);
+    put_id(b, "eos", t->info.eos);
+    put_id(b, "unk", t->info.unk);
+    put_id(b, "pad", t->info.pad);
+    buf_printf(b, "\"add_bos\":%s,\"add_eos\":%s,\"end_ids\":[", t->info.add_bos ? "true" : "false", t->info.add_eos ? "true" : "false");
+    for (uint32_t i = 0; i < m->end_count; i++)
+        buf_printf(b, "%s%u", i ? "," : "", m->end_ids[i]);
+    buf_printf(b, "]},\"chat_template\":{\"usable\":%s,\"size\":%zu", t->chat ? "true" : "false", t->template_bytes);
+    if (!t->chat) {
+        buf_char(b, ',');
+        put_key(b, "problem", t->chat_err.text);
+    }
+    buf_char(b, '}');
+}
+
+static void put_sampling(struct buf *b, const struct rh_model *m)
+{
+    struct rh_sampling s;
+    sampling_defaults(m, &s);
+    buf_z(b, ",\"sampling\":{\"temperature\":");
+    buf_json_f32(b, s.temperature);
+    buf_printf(b, ",\"top_k\":%u,\"top_p\":", s.top_k);
+    buf_json_f32(b, s.top_p);
+    buf_z(b, ",\"min_p\":");
+    buf_json_f32(b, s.min_p);
+    buf_z(b, ",\"repetition_penalty\":");
+    buf_json_f32(b, s.repetition_penalty);
+    buf_char(b, '}');
+}
+
+static void put_state(struct buf *b, const struct rh_model *m, const struct kv_config *kv, uint32_t context)
+{
+    buf_printf(b, ",\"state\":{\"format\":\"%s:%s\",", kv_format_name(m->k_format), kv_format_name(m->v_format));
+    put_u64(b, "context", context), buf_char(b, ',');
+    put_u64(b, "context_bytes", kv_plan_bytes(kv, context)), buf_char(b, ',');
+    put_u64(b, "budget_bytes", m->state_budget), buf_char(b, '}');
+}
+
+static void put_plan(struct buf *b, const struct plan *plan, const struct plan_machine *machine, uint64_t needed)
+{
+    buf_z(b, ",\"memory\":[");
+    for (uint32_t i = 0; i < plan->count; i++) {
+        buf_printf(b, "%s{", i ? "," : "");
+        put_key(b, "space", plan->rows[i].space), buf_char(b, ',');
+        put_key(b, "component", plan->rows[i].component), buf_char(b, ',');
+        put_u64(b, "planned", plan->rows[i].planned_bytes), buf_char(b, ',');
+        put_u64(b, "live", plan->rows[i].live_bytes), buf_char(b, '}');
+    }
+    buf_z(b, "],\"machine\":{");
+    put_u64(b, "total_bytes", machine->total_bytes), buf_char(b, ',');
+    put_u64(b, "available_bytes", machine->available_bytes), buf_char(b, ',');
+    put_u64(b, "rss_anon_bytes", machine->rss_anon_bytes), buf_char(b, ',');
+    put_u64(b, "needed_bytes", needed);
+    buf_printf(b, ",\"runs\":%s}", needed <= machine->available_bytes ? "true" : "false");
+}
+
+static void put_device(struct buf *b, const struct rh_model *m)
+{
+    struct device_info d;
+    m->host->backend->device_info(m->host->device, &d);
+    buf_z(b, ",\"device\":{");
+    put_key(b, "backend", d.backend), buf_char(b, ',');
+    put_key(b, "level", d.level), buf_char(b, ',');
+    put_key(b, "text", d.text);
+    buf_printf(b, ",\"threads\":%u,\"arithmetic\":%u}", d.n_threads, d.arithmetic);
+}
+
+/* The plan: the whole budget when the model is loaded, else what the asked context takes. */
+static void make_plan(struct rh_model *m, const struct kv_config *kv, uint32_t context, struct plan *plan, uint64_t *needed)
+{
+    struct engine_stats stats = {0};
+    if (m->engine)
+        engine_stats(m->engine, &stats);
+    struct plan_input in = {.model = model_info(m->model), .state_planned = m->engine ? m->state_budget : kv_plan_bytes(kv, context),
+                            .state_live = stats.kv.live_bytes, .text_bytes = texts_bytes(&m->texts), .loaded = m->engine != NULL};
+    plan_make(&in, plan);
+    *needed = 0;
+    for (uint32_t i = 0; i < plan->count; i++)
+        if (plan->rows[i].planned_bytes > plan->rows[i].live_bytes)
+            *needed += plan->rows[i].planned_bytes - plan->rows[i].live_bytes;
+}
+
+int rh_model_info_json(struct rh_model *m, uint32_t context, char **out, struct rh_error *rerr)
+{
+    struct err err = {0};
+    struct buf b = {0};
+    struct plan plan;
+    struct plan_machine machine;
+    struct kv_config kv;
+    uint64_t needed;
+    int rc = model_inspect_late(m, &err);
+    if (rc)
+        return front_error(rerr, &err, rc);
+    engine_kv_config(m->model, m->host->device, m->options.rows_max, &kv);
+    plan_machine_read(&machine);
+    make_plan(m, &kv, context ? context : kv.context_max, &plan, &needed);
+    buf_char(&b, '{');
+    put_model(&b, m);
+    put_texts(&b, m);
+    put_sampling(&b, m);
+    put_state(&b, m, &kv, context ? context : kv.context_max);
+    put_plan(&b, &plan, &machine, needed);
+    put_device(&b, m);
+    buf_z(&b, ",\"identity\":\"");
+    rc = identity_put(m, &b, &err);
+    buf_z(&b, "\"}");
+    buf_cstr(&b);
+    if (rc == 0)
+        rc = buf_check(&b, "info", &err);
+    if (rc) {
+        buf_free(&b);
+        return front_error(rerr, &err, rc);
+    }
+    *out = b.p;
+    return 0;
+}

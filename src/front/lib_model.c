@@ -1,0 +1,323 @@
+/* front/lib_model.c - a model of the public library: files, text tables, weights and engine, opened side by side.
+ *
+ * Lifetime: rh_model_close ends the engine and frees the weights; the text tables stay until the last request is freed, because a
+ * request may still be polled. */
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "front/front_int.h"
+
+#include <stdlib.h>
+
+void model_ref(struct rh_model *m)
+{
+    atomic_fetch_add(&m->refs, 1);
+}
+
+void model_unref(struct rh_model *m)
+{
+    if (!m || atomic_fetch_sub(&m->refs, 1) != 1)
+        return;
+    texts_close(&m->texts);
+    pthread_mutex_destroy(&m->mutex);
+    mem_free(m->path);
+    mem_free(m->end_ids);
+    mem_free(m);
+}
+
+/* ---- opening ---- */
+
+static int find_path(struct rh_model *m, const char *name, struct err *err)
+{
+    char *found = NULL;
+    struct rh_error rerr = {0};
+    if (file_exists(name)) {
+        m->path = mem_try_strndup(name, strlen(name));
+        return m->path ? 0 : err_nomem(err, "model path", strlen(name));
+    }
+    int rc = m->host->store_dir ? rh_store_find(m->host->store_dir, name, &found, &rerr) : ERR_NOT_FOUND;
+    if (rc == ERR_NOT_FOUND)
+        return err_set(err, ERR_NOT_FOUND, "model '%.400s': no such file or directory%s%.400s%s", name,
+                       m->host->store_dir ? ", and not in the store '" : "", m->host->store_dir ? m->host->store_dir : "",
+                       m->host->store_dir ? "'" : "");
+    if (rc)
+        return err_set(err, rc, "%s", rerr.text);
+    m->path = found;
+    return 0;
+}
+
+static int parse_kv(struct rh_model *m, const char *kv, struct err *err)
+{
+    struct str rest = str_of(kv ? kv : "f16"), key;
+    str_split(&rest, ':', &key);
+    struct str value = rest.p ? rest : key;
+    int k = kv_format_parse(key.p, key.n), v = kv_format_parse(value.p, value.n);
+    if (k < 0 || v < 0)
+        return err_set(err, ERR_ARGUMENT, "kv: expected K or K:V of f32 f16 bf16 q8, got '%.64s'", kv);
+    m->k_format = (enum kv_format)k;
+    m->v_format = (enum kv_format)v;
+    return 0;
+}
+
+/* Tokenizer and template are opened by a thread of their own while the weights are prepared. */
+struct texts_job {
+    struct rh_model *m;
+    const char *template_source;
+    struct err err;
+    int rc;
+};
+
+static void *texts_thread(void *arg)
+{
+    struct texts_job *job = arg;
+    job->rc = texts_open(&job->m->texts, job->m->path, job->template_source, &job->err);
+    return NULL;
+}
+
+static int load_weights(struct rh_model *m, struct err *err)
+{
+    engine_gate_enter(&m->host->gate);
+    int rc = model_open(m->path, m->host->device, &m->options, &m->model, err);
+    engine_gate_leave(&m->host->gate);
+    return rc;
+}
+
+static int load_both(struct rh_model *m, const struct rh_model_options *opt, struct err *err)
+{
+    struct texts_job job = {.m = m, .template_source = opt->chat_template};
+    pthread_t thread;
+    bool apart = !opt->inspect_only && pthread_create(&thread, NULL, texts_thread, &job) == 0;
+    if (!apart)
+        texts_thread(&job);
+    int rc = opt->inspect_only ? 0 : load_weights(m, err);
+    if (apart)
+        pthread_join(thread, NULL);
+    if (rc == 0 && job.rc) {
+        *err = job.err;
+        rc = job.rc;
+    }
+    return rc;
+}
+
+/* ---- ids that end a text ---- */
+
+static int by_value(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static int collect_end_ids(struct rh_model *m, struct err *err)
+{
+    uint32_t own_count = 0, n = 0;
+    const uint32_t *own = model_eos_ids(m->model, &own_count);
+    const struct tokenizer_info *t = &m->texts.info;
+    m->end_ids = mem_try_array(own_count + t->eog_count, sizeof *m->end_ids);
+    if (!m->end_ids)
+        return err_nomem(err, "end ids", own_count + t->eog_count);
+    for (uint32_t i = 0; i < own_count; i++)
+        m->end_ids[n++] = own[i];
+    for (uint32_t i = 0; i < t->eog_count; i++)
+        m->end_ids[n++] = t->eog[i];
+    qsort(m->end_ids, n, sizeof *m->end_ids, by_value);
+    for (uint32_t i = 0; i < n; i++)
+        if (m->end_count == 0 || m->end_ids[m->end_count - 1] != m->end_ids[i])
+            m->end_ids[m->end_count++] = m->end_ids[i];
+    return 0;
+}
+
+/* ---- engine ---- */
+
+/* The bytes an id adds to the text that is shown: special tokens add none. */
+static int id_bytes(void *ctx, uint32_t id, struct buf *out)
+{
+    const struct rh_model *m = ctx;
+    return tokenizer_is_special(m->texts.tokenizer, id) ? 0 : tokenizer_id_bytes(m->texts.tokenizer, id, false, out);
+}
+
+static int start_engine(struct rh_model *m, struct err *err)
+{
+    struct plan_machine machine;
+    struct kv_config kv;
+    plan_machine_read(&machine);
+    engine_kv_config(m->model, m->host->device, m->options.rows_max, &kv);
+    m->state_budget = plan_state_budget(&kv, m->host->state_bytes, machine.available_bytes);
+    for (uint32_t i = 0; i < kv.layer_count; i++)
+        m->windows |= kv.layers[i].policy == KV_WINDOW;
+    struct engine_config cfg = {.model = m->model, .device = m->host->device, .gate = &m->host->gate, .state_bytes = m->state_budget,
+                                .rows_max = m->options.rows_max, .id_bytes = id_bytes, .id_bytes_ctx = m};
+    int rc = engine_open(&cfg, &m->engine, err);
+    if (rc == 0 && engine_positions_max(m->engine) < model_info(m->model)->context)
+        log_put(LOG_NOTICE, "state budget of %llu bytes: a sequence can reach %u of %u positions", (unsigned long long)m->state_budget,
+                engine_positions_max(m->engine), model_info(m->model)->context);
+    return rc;
+}
+
+static void free_loaded(struct rh_model *m)
+{
+    engine_close(m->engine);
+    engine_gate_enter(&m->host->gate);
+    model_close(m->model);
+    engine_gate_leave(&m->host->gate);
+    m->engine = NULL;
+    m->model = NULL;
+}
+
+int rh_model_open(struct rh_host *h, const char *name, const struct rh_model_options *opt, struct rh_model **out, struct rh_error *rerr)
+{
+    struct err err = {0};
+    int64_t began = thread_now_ns();
+    struct rh_model *m = mem_try_zero(1, sizeof *m);
+    *out = NULL;
+    if (!m)
+        return front_error(rerr, &err, err_nomem(&err, "model", sizeof *m));
+    atomic_store(&m->refs, 1);
+    m->host = h;
+    pthread_mutex_init(&m->mutex, NULL);
+    int rc = parse_kv(m, opt->kv, &err);
+    m->options = (struct model_options){.context = opt->context, .k_format = m->k_format, .v_format = m->v_format,
+                                        .rows_max = opt->rows_max ? opt->rows_max : 512, .progress = opt->progress,
+                                        .progress_ctx = opt->progress_ctx};
+    if (rc == 0)
+        rc = find_path(m, name, &err);
+    if (rc == 0)
+        rc = load_both(m, opt, &err);
+    if (rc == 0 && !opt->inspect_only && (rc = collect_end_ids(m, &err)) == 0)
+        rc = start_engine(m, &err);
+    if (rc) {
+        free_loaded(m);
+        model_unref(m);
+        return front_error(rerr, &err, rc);
+    }
+    m->load_ms = (double)(thread_now_ns() - began) / 1e6;
+    atomic_fetch_add(&h->models, 1);
+    *out = m;
+    return 0;
+}
+
+void rh_model_close(struct rh_model *m)
+{
+    if (!m)
+        return;
+    atomic_store(&m->closed, true);
+    free_loaded(m);
+    atomic_fetch_sub(&m->host->models, 1);
+    model_unref(m);
+}
+
+int model_need_engine(const struct rh_model *m, struct err *err)
+{
+    if (m->engine && !atomic_load(&m->closed))
+        return 0;
+    return err_set(err, ERR_ARGUMENT, m->closed ? "the model is closed" : "the model was opened for inspection only: its weights are not loaded");
+}
+
+int model_inspect_late(struct rh_model *m, struct err *err)
+{
+    int rc = 0;
+    pthread_mutex_lock(&m->mutex);
+    if (!m->model) {
+        rc = model_inspect(m->path, m->host->device, &m->options, &m->model, err);
+        if (rc == 0 && !m->end_ids)
+            rc = collect_end_ids(m, err);
+    }
+    pthread_mutex_unlock(&m->mutex);
+    return rc;
+}
+
+/* ---- text ---- */
+
+int rh_tokenize(struct rh_model *m, struct rh_text text, bool no_bos, bool no_parse_special, struct rh_ids *out, struct rh_error *rerr)
+{
+    struct err err = {0};
+    struct token_ids ids = {0};
+    struct encode_options opt = {.add_bos = !no_bos, .parse_special = !no_parse_special};
+    *out = (struct rh_ids){0};
+    int rc = tokenizer_encode(m->texts.tokenizer, front_str(text), &opt, &ids, &err);
+    if (rc) {
+        token_ids_free(&ids);
+        return front_error(rerr, &err, rc);
+    }
+    *out = (struct rh_ids){ids.ids, ids.n};
+    return 0;
+}
+
+/* The buffer's bytes become the caller's. */
+static int give(struct buf *b, int rc, char **out, size_t *out_n, struct err *err, struct rh_error *rerr)
+{
+    buf_cstr(b);
+    if (rc == 0)
+        rc = buf_check(b, "text", err);
+    if (rc) {
+        buf_free(b);
+        return front_error(rerr, err, rc);
+    }
+    *out = b->p;
+    *out_n = b->n;
+    return 0;
+}
+
+int rh_detokenize(struct rh_model *m, const uint32_t *ids, size_t n, char **out, size_t *out_n, struct rh_error *rerr)
+{
+    struct err err = {0};
+    struct buf b = {0};
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] >= m->texts.info.vocab_size)
+            return front_error(rerr, &err, err_set(&err, ERR_ARGUMENT, "id %u at place %zu is outside the vocabulary of %u", ids[i], i,
+                                                   m->texts.info.vocab_size));
+    return give(&b, tokenizer_decode(m->texts.tokenizer, ids, n, false, &b), out, out_n, &err, rerr);
+}
+
+int rh_token_text(struct rh_model *m, uint32_t id, char **out, size_t *out_n, struct rh_error *rerr)
+{
+    struct err err = {0};
+    struct buf raw = {0}, b = {0};
+    int rc = 0;
+    if (id >= m->texts.info.vocab_size)
+        return front_error(rerr, &err, err_set(&err, ERR_ARGUMENT, "id %u is outside the vocabulary of %u", id, m->texts.info.vocab_size));
+    if (tokenizer_is_special(m->texts.tokenizer, id))
+        buf_str(&raw, tokenizer_piece(m->texts.tokenizer, id));
+    else
+        rc = tokenizer_id_bytes(m->texts.tokenizer, id, false, &raw);
+    for (size_t i = 0; i < raw.n; i++) { /* printable ASCII and whole scalars as they are, else \xNN */
+        unsigned char c = (unsigned char)raw.p[i];
+        if (c < 32 || c == 127)
+            buf_printf(&b, "\\x%02x", c);
+        else
+            buf_char(&b, (char)c);
+    }
+    rc = rc ? rc : raw.failed;
+    buf_free(&raw);
+    return give(&b, rc, out, out_n, &err, rerr);
+}
+
+int rh_render(struct rh_model *m, const struct rh_chat *chat, struct rh_rendered *out, struct rh_error *rerr)
+{
+    struct err err = {0};
+    struct chat_rendered r = {0};
+    *out = (struct rh_rendered){0};
+    int rc = texts_render(&m->texts, chat, &r, &err);
+    if (rc == 0) {
+        rc = give(&r.text, 0, &out->text, &out->text_n, &err, rerr);
+        out->boundaries = r.boundaries;
+        out->boundary_count = r.boundary_count;
+        r.text = (struct buf){0};
+        r.boundaries = NULL;
+    }
+    chat_rendered_free(&r);
+    if (rc)
+        rh_rendered_free(out);
+    return front_error(rerr, &err, rc);
+}
+
+void rh_rendered_free(struct rh_rendered *r)
+{
+    mem_free(r->text);
+    mem_free(r->boundaries);
+    *r = (struct rh_rendered){0};
+}
+
+void rh_sampling_default(struct rh_model *m, struct rh_sampling *out)
+{
+    sampling_defaults(m, out);
+}

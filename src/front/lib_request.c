@@ -1,0 +1,383 @@
+/* front/lib_request.c - requests of the public library: prepared by a worker, run by the engine, polled as text.
+ *
+ *     rh_submit -> (worker) template, tokenizer -> engine_submit == ring ==> rh_poll: ids -> text with hold-back
+ *
+ * Lifetime: one reference is the caller's, one the preparation job's.  Thread: a request is polled and freed by one thread at a time. */
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "base/utf8.h"
+#include "front/front_int.h"
+
+enum { DEFAULT_MAX_TOKENS = 512, OWN_TEXTS = 4 };
+enum prepare_state { PREPARE_WAITING, PREPARE_DONE, PREPARE_FAILED };
+
+struct rh_request {
+    struct prepare_job job;     /* first: the worker is given this */
+    _Atomic uint32_t refs;
+    struct rh_model *model;     /* holds a reference */
+    struct engine_request *engine;
+    /* input, copied */
+    struct rh_chat chat;
+    struct rh_text prompt;
+    bool has_chat, has_prompt;
+    char *own[OWN_TEXTS];       /* the copies' memory */
+    struct token_ids ids;       /* given, or prepared */
+    struct str stops[ENGINE_STOP_MAX];
+    uint32_t stop_count;
+    char *stop_text;
+    uint32_t n;
+    uint64_t seed;
+    _Atomic int state;          /* enum prepare_state; ids and err are complete once it is not WAITING */
+    struct err err;
+    /* consumer */
+    bool prompt_given;
+    uint32_t ended;             /* choices whose DONE was given */
+    struct text_stream *streams; /* [n] */
+    struct rh_top tops[SAMPLE_TOP_MAX];
+    bool done_pending;          /* the last text of a choice was given, its DONE comes next */
+    uint32_t done_choice;
+};
+
+static void request_unref(struct rh_request *r)
+{
+    if (atomic_fetch_sub(&r->refs, 1) != 1)
+        return;
+    engine_request_release(r->engine);
+    for (int i = 0; i < OWN_TEXTS; i++)
+        mem_free(r->own[i]);
+    for (uint32_t i = 0; r->streams && i < r->n; i++)
+        stream_free(&r->streams[i]);
+    mem_free(r->streams);
+    mem_free(r->stop_text);
+    token_ids_free(&r->ids);
+    model_unref(r->model);
+    mem_free(r);
+}
+
+/* ---- preparation (worker thread) ---- */
+
+static int make_ids(struct rh_request *r, struct err *err)
+{
+    const struct texts *t = &r->model->texts;
+    struct encode_options opt = {.add_bos = true, .parse_special = true};
+    if (r->has_chat)
+        return texts_encode_chat(t, &r->chat, &r->ids, err);
+    if (r->has_prompt)
+        return tokenizer_encode(t->tokenizer, front_str(r->prompt), &opt, &r->ids, err);
+    return 0;
+}
+
+static void prepare(struct prepare_job *job)
+{
+    struct rh_request *r = (struct rh_request *)(void *)job;
+    int rc = make_ids(r, &r->err);
+    if (rc == 0 && r->ids.n > UINT32_MAX / 2)
+        rc = err_set(&r->err, ERR_LIMIT, "prompt of %zu tokens", r->ids.n);
+    if (rc == 0)
+        rc = engine_submit(r->engine, r->ids.ids, (uint32_t)r->ids.n, &r->err);
+    if (rc && !r->err.code)
+        err_set(&r->err, rc, "%s", err_text(rc));
+    atomic_store(&r->state, rc ? PREPARE_FAILED : PREPARE_DONE);
+    engine_request_signal(r->engine);
+    request_unref(r);
+}
+
+/* ---- submission ---- */
+
+static int copy_text(struct rh_request *r, int slot, struct rh_text in, struct rh_text *out, struct err *err)
+{
+    if (!in.p)
+        return 0;
+    r->own[slot] = mem_try_strndup(in.p, in.n);
+    if (!r->own[slot])
+        return err_nomem(err, "request text", in.n);
+    *out = (struct rh_text){r->own[slot], in.n};
+    return 0;
+}
+
+static int copy_input(struct rh_request *r, const struct rh_request_options *o, struct err *err)
+{
+    int rc = 0;
+    if ((o->prompt.p != NULL) + (o->ids != NULL) + (o->chat != NULL) != 1)
+        return err_set(err, ERR_ARGUMENT, "expected exactly one of prompt, ids and chat");
+    r->has_prompt = o->prompt.p != NULL;
+    r->has_chat = o->chat != NULL;
+    if (r->has_prompt)
+        return copy_text(r, 0, o->prompt, &r->prompt, err);
+    if (r->has_chat) {
+        r->chat.no_generation_prompt = o->chat->no_generation_prompt;
+        if ((rc = copy_text(r, 1, o->chat->messages_json, &r->chat.messages_json, err)) ||
+            (rc = copy_text(r, 2, o->chat->tools_json, &r->chat.tools_json, err)))
+            return rc;
+        return copy_text(r, 3, o->chat->variables_json, &r->chat.variables_json, err);
+    }
+    r->ids.ids = mem_try_array(o->id_count, sizeof *r->ids.ids);
+    if (!r->ids.ids)
+        return err_nomem(err, "prompt ids", o->id_count * sizeof *r->ids.ids);
+    if (o->id_count)
+        memcpy(r->ids.ids, o->ids, o->id_count * sizeof *r->ids.ids);
+    r->ids.n = r->ids.cap = o->id_count;
+    return 0;
+}
+
+static int copy_stops(struct rh_request *r, const struct rh_request_options *o, struct err *err)
+{
+    size_t total = 0, at = 0;
+    if (o->stop_count > ENGINE_STOP_MAX)
+        return err_set(err, ERR_LIMIT, "stop strings: at most %d, got %zu", ENGINE_STOP_MAX, o->stop_count);
+    for (size_t i = 0; i < o->stop_count; i++) {
+        if (o->stop[i].n == 0 || !utf8_valid(front_str(o->stop[i])))
+            return err_set(err, ERR_ARGUMENT, "stop strings: number %zu is %s", i + 1, o->stop[i].n ? "not UTF-8" : "empty");
+        total += o->stop[i].n + 1;
+    }
+    r->stop_text = mem_try(total);
+    if (!r->stop_text)
+        return err_nomem(err, "stop strings", total);
+    for (size_t i = 0; i < o->stop_count; i++) {
+        memcpy(r->stop_text + at, o->stop[i].p, o->stop[i].n);
+        r->stop_text[at + o->stop[i].n] = 0; /* shown to the caller as a C string */
+        r->stops[i] = str_n(r->stop_text + at, o->stop[i].n);
+        at += o->stop[i].n + 1;
+    }
+    r->stop_count = (uint32_t)o->stop_count;
+    return 0;
+}
+
+/* EOS ids (unless ignored) and the request's stop ids. */
+static int end_ids_of(const struct rh_model *m, const struct rh_request_options *o, uint32_t **ids, uint32_t *count, struct err *err)
+{
+    size_t own = o->ignore_eos ? 0 : m->end_count;
+    *ids = o->stop_id_count > UINT32_MAX / 8 ? NULL : mem_try_array(own + o->stop_id_count, sizeof **ids);
+    if (!*ids)
+        return err_nomem(err, "stop ids", o->stop_id_count * sizeof **ids);
+    if (own)
+        memcpy(*ids, m->end_ids, own * sizeof **ids);
+    if (o->stop_id_count)
+        memcpy(*ids + own, o->stop_ids, o->stop_id_count * sizeof **ids);
+    *count = (uint32_t)(own + o->stop_id_count);
+    return 0;
+}
+
+static int check_kv(const struct rh_model *m, const char *kv, struct err *err)
+{
+    struct str rest = str_of(kv), key;
+    if (!kv)
+        return 0;
+    str_split(&rest, ':', &key);
+    struct str value = rest.p ? rest : key;
+    if (kv_format_parse(key.p, key.n) == (int)m->k_format && kv_format_parse(value.p, value.n) == (int)m->v_format)
+        return 0;
+    return err_set(err, ERR_UNSUPPORTED, "kv: this model was opened with %s:%s, the request asks for '%.64s'", kv_format_name(m->k_format),
+                   kv_format_name(m->v_format), kv);
+}
+
+static int make_engine_request(struct rh_request *r, const struct rh_request_options *o, struct err *err)
+{
+    struct rh_model *m = r->model;
+    struct rh_sampling defaults;
+    struct sample_bias *biases = NULL;
+    uint32_t *end_ids = NULL;
+    struct engine_request_config c = {.n = r->n, .logprobs = o->logprobs, .top = o->top_logprobs, .stops = r->stops,
+                                      .stop_count = r->stop_count};
+    sampling_defaults(m, &defaults);
+    const struct rh_sampling *s = o->sampling ? o->sampling : &defaults;
+    int rc = sampling_convert(s, &c.sampling, &biases, err);
+    if (rc == 0)
+        rc = end_ids_of(m, o, &end_ids, &c.end_count, err);
+    if (rc == 0) {
+        c.end_ids = end_ids;
+        c.sampling.seed = r->seed;
+        c.penalty_window = s->penalty_window;
+        c.min_tokens = s->min_tokens;
+        c.max_tokens_soft = o->max_tokens == 0;
+        c.max_tokens = o->max_tokens ? o->max_tokens : r->has_chat ? -1 : DEFAULT_MAX_TOKENS;
+        rc = engine_request_new(m->engine, &c, &r->engine, err);
+    }
+    mem_free(biases);
+    mem_free(end_ids);
+    return rc;
+}
+
+static int fill_request(struct rh_request *r, const struct rh_request_options *o, struct err *err)
+{
+    int rc = model_need_engine(r->model, err);
+    if (rc || (rc = check_kv(r->model, o->kv, err)) || (rc = copy_input(r, o, err)) || (rc = copy_stops(r, o, err)))
+        return rc;
+    r->n = o->n ? o->n : 1;
+    if (r->n > ENGINE_CHOICES_MAX)
+        return err_set(err, ERR_LIMIT, "n: at most %d choices, got %u", ENGINE_CHOICES_MAX, r->n);
+    r->seed = o->seed_given ? o->seed : rng_seed_draw();
+    r->streams = mem_try_zero(r->n, sizeof *r->streams);
+    if (!r->streams)
+        return err_nomem(err, "request", r->n * sizeof *r->streams);
+    for (uint32_t i = 0; i < r->n; i++)
+        stream_open(&r->streams[i]);
+    return make_engine_request(r, o, err);
+}
+
+int rh_submit(struct rh_model *m, const struct rh_request_options *opt, struct rh_request **out, struct rh_error *rerr)
+{
+    struct err err = {0};
+    struct rh_request *r = mem_try_zero(1, sizeof *r);
+    *out = NULL;
+    if (!r)
+        return front_error(rerr, &err, err_nomem(&err, "request", sizeof *r));
+    atomic_store(&r->refs, 1);
+    r->model = m;
+    model_ref(m);
+    int rc = fill_request(r, opt, &err);
+    if (rc == 0) {
+        r->job.run = prepare;
+        atomic_fetch_add(&r->refs, 1);
+        rc = prepare_put(&m->host->prepare, &r->job, &err);
+        if (rc)
+            atomic_fetch_sub(&r->refs, 1);
+    }
+    if (rc) {
+        request_unref(r);
+        return front_error(rerr, &err, rc);
+    }
+    *out = r;
+    return 0;
+}
+
+void rh_request_cancel(struct rh_request *r)
+{
+    if (r)
+        engine_request_cancel(r->engine);
+}
+
+void rh_request_free(struct rh_request *r)
+{
+    if (!r)
+        return;
+    engine_request_cancel(r->engine);
+    request_unref(r);
+}
+
+/* ---- events ---- */
+
+static double ms_between(int64_t from, int64_t to)
+{
+    return from && to > from ? (double)(to - from) / 1e6 : 0;
+}
+
+static void fill_done(struct rh_request *r, uint32_t choice, struct rh_event *out)
+{
+    static const enum rh_finish names[] = {RH_FINISH_STOP, RH_FINISH_LENGTH, RH_FINISH_CANCELLED, RH_FINISH_ERROR};
+    const struct engine_outcome *o = engine_request_outcome(r->engine, choice);
+    int64_t prefill_end = o->first_ns ? o->first_ns : o->done_ns;
+    *out = (struct rh_event){.kind = RH_EVENT_DONE, .choice = choice, .finish = names[o->finish], .seed = r->seed,
+                             .stop_string = o->stop >= 0 ? r->stops[o->stop].p : NULL};
+    out->usage = (struct rh_usage){o->prompt_count, o->cached_count, o->completion_count};
+    struct rh_timings *t = &out->timings;
+    t->load_ms = r->model->load_ms;
+    t->queue_ms = ms_between(o->submitted_ns, o->admitted_ns ? o->admitted_ns : o->done_ns);
+    t->prefill_ms = ms_between(o->admitted_ns, prefill_end);
+    t->decode_ms = ms_between(o->first_ns, o->done_ns);
+    if (t->prefill_ms > 0)
+        t->prefill_tokens_per_s = (o->prompt_count - o->cached_count) / t->prefill_ms * 1e3;
+    if (t->decode_ms > 0 && o->completion_count > 1)
+        t->decode_tokens_per_s = (o->completion_count - 1) / t->decode_ms * 1e3;
+    if (o->finish == ENGINE_ERROR)
+        front_error(&out->error, &o->err, o->err.code ? o->err.code : ERR_INTERNAL);
+}
+
+static int fail_text(struct rh_request *r, int rc) /* no memory for text */
+{
+    engine_request_cancel(r->engine);
+    return rc;
+}
+
+static void take_text(struct rh_request *r, uint32_t choice, bool ended, struct rh_event *out)
+{
+    struct str text = stream_take(&r->streams[choice], r->stops, r->stop_count, ended);
+    out->kind = RH_EVENT_TEXT;
+    out->choice = choice;
+    out->text = text.p ? text.p : "";
+    out->text_n = text.n;
+}
+
+static int on_token(struct rh_request *r, const struct engine_event *e, struct rh_event *out)
+{
+    int rc = stream_put(&r->streams[e->choice], r->model->texts.tokenizer, e->id);
+    if (rc)
+        return fail_text(r, rc);
+    *out = (struct rh_event){.has_token = true, .id = e->id, .logprob = e->logprob, .tops = r->tops, .top_count = e->top_count};
+    for (uint32_t i = 0; i < e->top_count; i++)
+        r->tops[i] = (struct rh_top){e->top_ids[i], e->top_logprobs[i]};
+    take_text(r, e->choice, false, out);
+    return 1;
+}
+
+/* What was held back comes out as a last text, then the end. */
+static int on_done(struct rh_request *r, uint32_t choice, struct rh_event *out)
+{
+    const struct engine_outcome *o = engine_request_outcome(r->engine, choice);
+    int rc = stream_end(&r->streams[choice], o->stop >= 0 ? &r->stops[o->stop] : NULL);
+    if (rc)
+        return fail_text(r, rc);
+    *out = (struct rh_event){0};
+    take_text(r, choice, true, out);
+    if (out->text_n) {
+        r->done_pending = true;
+        r->done_choice = choice;
+        return 1;
+    }
+    r->ended++;
+    fill_done(r, choice, out);
+    return 1;
+}
+
+static int failed_preparation(struct rh_request *r, struct rh_event *out)
+{
+    *out = (struct rh_event){.kind = RH_EVENT_DONE, .choice = r->ended++, .finish = RH_FINISH_ERROR, .seed = r->seed};
+    if (r->err.code == ERR_CANCELLED)
+        out->finish = RH_FINISH_CANCELLED;
+    out->usage.prompt_tokens = (uint32_t)r->ids.n;
+    out->timings.load_ms = r->model->load_ms;
+    front_error(&out->error, &r->err, r->err.code);
+    return 1;
+}
+
+static int next_event(struct rh_request *r, struct rh_event *out) /* 0: nothing yet */
+{
+    struct engine_event e;
+    int state = atomic_load(&r->state);
+    if (state == PREPARE_WAITING)
+        return 0;
+    if (state == PREPARE_FAILED)
+        return failed_preparation(r, out);
+    if (!r->prompt_given) {
+        r->prompt_given = true;
+        *out = (struct rh_event){.kind = RH_EVENT_PROMPT, .prompt_ids = r->ids.ids, .prompt_count = r->ids.n};
+        return 1;
+    }
+    if (r->done_pending) {
+        r->done_pending = false;
+        r->ended++;
+        fill_done(r, r->done_choice, out);
+        return 1;
+    }
+    if (!engine_poll(r->engine, &e))
+        return 0;
+    return e.kind == ENGINE_TOKEN ? on_token(r, &e, out) : on_done(r, e.choice, out);
+}
+
+int rh_poll(struct rh_request *r, struct rh_event *out, int timeout_ms)
+{
+    int64_t until = timeout_ms < 0 ? INT64_MAX : thread_now_ns() + (int64_t)timeout_ms * 1000000;
+    for (;;) {
+        uint32_t seen = engine_request_seen(r->engine);
+        if (r->ended == r->n)
+            return RH_ERR_END;
+        int rc = next_event(r, out);
+        if (rc)
+            return rc;
+        int64_t left = timeout_ms < 0 ? -1 : until - thread_now_ns();
+        if (timeout_ms >= 0 && left <= 0)
+            return 0;
+        engine_request_wait(r->engine, seen, left);
+    }
+}
