@@ -5,7 +5,8 @@
  * function splits its work by (me, count) only over output elements, never over K or inside a block of positions, so results do not
  * depend on the count.  Inside one record a function may meet at further barriers (cpu_barrier), always all workers.
  * Files: cpu_device.c (the table, buffers), cpu_queue.c (ring, events, pool), cpu_select.c (levels), cpu_weight.c + pack_*.c (panels),
- *        cpu_linear.c, cpu_rows.c (norm, rope, gated, add, gather, embed), cpu_attention.c, cpu_sample.c; kernels_<level>_<family>.c. */
+ *        cpu_linear.c, cpu_rows.c (copies, norm, rope, gated, add, soft-cap, gather), cpu_pages.c (K and V into pages),
+ *        cpu_attention.c, cpu_sample.c; kernels_<level>_<family>.c. */
 #ifndef RH_CPU_INT_H
 #define RH_CPU_INT_H
 
@@ -40,7 +41,7 @@ const struct device_reserve *cpu_reserved(const struct device *d);
 struct cpu_need {
     size_t worker, shared; /* bytes */
 };
-#define CPU_FAMILIES(X) X(linear)
+#define CPU_FAMILIES(X) X(linear) X(attention) X(sample)
 #define CPU_NEED_PROTO(family) struct cpu_need cpu_##family##_need(const struct device_reserve *r, uint32_t count);
 CPU_FAMILIES(CPU_NEED_PROTO)
 #undef CPU_NEED_PROTO
@@ -58,6 +59,8 @@ static inline void cpu_split(uint32_t n, uint32_t unit, uint32_t me, uint32_t co
 #define CPU_OP_PROTO(name) int cpu_op_##name(struct device *d, const struct op_##name *op);
 BACKEND_OPS(CPU_OP_PROTO, CPU_OP_PROTO)
 #undef CPU_OP_PROTO
+
+bool cpu_kv_format_supported(const struct device *d, enum kv_format k, enum kv_format v, uint32_t d_k, uint32_t d_v); /* cpu_pages.c */
 
 extern const struct backend backend_cpu;
 

@@ -71,12 +71,13 @@ static void store_q8(const struct plane *pl, uint32_t slot, uint32_t g, const fl
     for (int i = 0; i < 32; i++)
         most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
     float scale = most / 127;
-    uint16_t half = dtype_f32_to_f16(scale > 65504 ? 65504 : scale);
+    uint16_t half = dtype_f32_to_f16(scale < 65504 ? scale : 65504);
     scale = dtype_f16_to_f32(half);
     *scale_at(pl, slot, g) = half;
     for (int i = 0; i < 32; i++) {
         float q = scale > 0 ? nearbyintf(x[i] * (1 / scale)) : 0;
-        ((int8_t *)pl->p)[element(pl, slot, g * 32 + (uint32_t)i)] = (int8_t)(q > 127 ? 127 : q < -127 ? -127 : q);
+        q = q > -127 ? q : -127; /* NaN too */
+        ((int8_t *)pl->p)[element(pl, slot, g * 32 + (uint32_t)i)] = (int8_t)(q < 127 ? q : 127);
     }
 }
 

@@ -62,7 +62,7 @@ static int by_distance(const void *a, const void *b)
     const struct candidate *const *x = a, *const *y = b;
     if ((*x)->distance != (*y)->distance)
         return (*x)->distance < (*y)->distance ? -1 : 1;
-    return by_logit(*x, *y);
+    return (*x)->id < (*y)->id ? -1 : 1;
 }
 
 /* ---- filters: c[n] are the candidates left, in order; each returns how many are left ---- */

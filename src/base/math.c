@@ -50,8 +50,7 @@ static double round_d(double t)
     return (t + 0x1.8p52) - 0x1.8p52;
 }
 
-/* 2^r * 2^n for |r| <= 1/2: the polynomial, then n added to the exponent.  A NaN r comes with any n: the sum stays a NaN only
- * because the callers give n = 0 then. */
+/* 2^r * 2^n for |r| <= 1/2: the polynomial, then n added to the exponent. */
 static float exp2_poly(float r, int32_t n)
 {
     float p = 0.0001534581242594868f;

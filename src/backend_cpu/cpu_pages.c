@@ -1,0 +1,183 @@
+/* backend_cpu/cpu_pages.c - K and V into pages: kv_write, and attn_prepare, which norms and turns heads on the way.
+ *
+ * A row's head is encoded alone (tensor.h has the layout), so what is stored depends on that row only.
+ * q8: d = f16(max|x| / 127), q = rne(x (1 / d)) clamped to +-127; d = 0 gives q = 0.
+ * Invariants: 1. A piece of work is one head of one row: no two workers write the same element. */
+#include "backend_cpu/cpu_pages.h"
+
+#include "format/dtype.h"
+
+enum { HEAD_DIM_MAX = 512 };
+
+static float *row_of(const struct tensor *t, uint32_t row)
+{
+    return (float *)t->data + (size_t)row * t->stride;
+}
+
+/* 32 floats to int8; returns the scale's bits. */
+static uint16_t encode_q8(const float *x, int8_t *q)
+{
+    float most = 0;
+    for (int i = 0; i < 32; i++) {
+        float a = x[i] < 0 ? -x[i] : x[i];
+        most = a > most ? a : most;
+    }
+    float d = most / 127;
+    uint16_t half = dtype_f32_to_f16(d < 65504 ? d : 65504);
+    d = dtype_f16_to_f32(half);
+    float inverse = d > 0 ? 1 / d : 0;
+    for (int i = 0; i < 32; i++) {
+        float v = x[i] * inverse;
+        v = v > -127 ? v : -127; /* NaN too */
+        v = v < 127 ? v : 127;
+        q[i] = (int8_t)((v + 0x1.8p23f) - 0x1.8p23f);
+    }
+    return half;
+}
+
+/* d elements of one position into a plane: element e at e * step. */
+static void store_q8(unsigned char *plane, uint32_t slot, const float *x, uint32_t d, bool key)
+{
+    int8_t *q = (int8_t *)plane, part[32];
+    uint16_t *scales = (uint16_t *)(void *)(plane + (size_t)KV_PAGE * d);
+    uint32_t groups = d / 32;
+    for (uint32_t g = 0; g < groups; g++) {
+        scales[key ? g * KV_PAGE + slot : slot * groups + g] = encode_q8(x + g * 32, part);
+        for (uint32_t e = 0; e < 32; e++)
+            q[key ? (size_t)(g * 32 + e) * KV_PAGE + slot : (size_t)slot * d + g * 32 + e] = part[e];
+    }
+}
+
+static void store(const struct cpu_kernels *k, unsigned char *plane, enum kv_format f, uint32_t slot, const float *x, uint32_t d, bool key)
+{
+    uint16_t half[HEAD_DIM_MAX];
+    if (f == KV_Q8) {
+        store_q8(plane, slot, x, d, key);
+        return;
+    }
+    if (f == KV_F32) {
+        float *p = (float *)(void *)plane;
+        for (uint32_t e = 0; e < d; e++)
+            p[key ? (size_t)e * KV_PAGE + slot : (size_t)slot * d + e] = x[e];
+        return;
+    }
+    uint16_t *p = (uint16_t *)(void *)plane;
+    cpu_half_fn convert = f == KV_F16 ? k->to_f16 : k->to_bf16;
+    if (!key) {
+        convert(x, p + (size_t)slot * d, d);
+        return;
+    }
+    convert(x, half, d);
+    for (uint32_t e = 0; e < d; e++)
+        p[(size_t)e * KV_PAGE + slot] = half[e];
+}
+
+/* what kv_write and attn_prepare share */
+struct job {
+    const struct cpu_kernels *kernels;
+    const struct kv_layer *layer;
+    const struct kv_span *spans;
+    const uint32_t *tables;
+    const struct tensor *k, *v;
+    /* attn_prepare only */
+    const float *k_norm;
+    const struct tensor *table;
+    float eps;
+    bool adjacent;
+};
+
+static void turn(const struct job *j, float *x, uint32_t row)
+{
+    if (!j->table || !j->table->rows)
+        return;
+    uint32_t n = j->table->cols / 2;
+    const float *cosine = row_of(j->table, row);
+    j->kernels->rope(x, cosine, cosine + n, n, j->adjacent);
+}
+
+/* Head `part` of a row: K heads first, then V heads. */
+static bool write_head(const struct job *j, const struct kv_span *s, uint32_t i, uint32_t part)
+{
+    const struct kv_layer *l = j->layer;
+    uint32_t row = s->row_first + i, pos = s->pos_first + i, page = j->tables[s->table_first + pos / KV_PAGE];
+    if (!l->pages[page])
+        return false;
+    if (part < l->n_kv_heads) {
+        float *x = row_of(j->k, row) + (size_t)part * l->d_k;
+        if (j->k_norm)
+            j->kernels->norm(x, j->k_norm, x, l->d_k, j->eps, false, 1.0f);
+        turn(j, x, row);
+        store(j->kernels, cpu_page_head(l, page, part), l->k_format, pos % KV_PAGE, x, l->d_k, true);
+        return true;
+    }
+    part -= l->n_kv_heads;
+    unsigned char *v = cpu_page_head(l, page, part) + kv_format_k_bytes(l->k_format, l->d_k);
+    store(j->kernels, v, l->v_format, pos % KV_PAGE, row_of(j->v, row) + (size_t)part * l->d_v, l->d_v, false);
+    return true;
+}
+
+/* Pieces [from, to) of all spans' rows; a piece is one of 2 n_kv_heads heads of one row. */
+static void write_pieces(struct device *d, const struct job *j, uint32_t from, uint32_t to)
+{
+    uint32_t parts = 2 * j->layer->n_kv_heads, span = 0, before = 0; /* rows before the span */
+    for (uint32_t at = from; at < to; at++) {
+        uint32_t row = at / parts;
+        while (row >= before + j->spans[span].row_count)
+            before += j->spans[span++].row_count;
+        if (!write_head(j, j->spans + span, row - before, at % parts)) {
+            cpu_fail(d, ERR_INTERNAL, "cpu: a row's page is not allocated");
+            return;
+        }
+    }
+}
+
+static uint32_t rows_of(const struct kv_span *spans, uint32_t count)
+{
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < count; i++)
+        rows += spans[i].row_count;
+    return rows;
+}
+
+static void run_kv_write(struct device *d, uint32_t me, uint32_t count, const void *p)
+{
+    const struct op_kv_write *op = p;
+    struct job j = {.kernels = cpu_kernels_of(d), .layer = op->layer, .spans = op->spans, .tables = op->tables, .k = &op->k, .v = &op->v};
+    uint32_t from, to;
+    cpu_split(rows_of(op->spans, op->span_count) * 2 * op->layer->n_kv_heads, 1, me, count, &from, &to);
+    write_pieces(d, &j, from, to);
+}
+
+static void run_attn_prepare(struct device *d, uint32_t me, uint32_t count, const void *p)
+{
+    const struct op_attn_prepare *op = p;
+    struct job j = {.kernels = cpu_kernels_of(d), .layer = op->layer, .spans = op->spans, .tables = op->tables, .k = &op->k, .v = &op->v,
+                    .k_norm = op->k_norm, .table = &op->table, .eps = op->eps, .adjacent = op->pairing == ROPE_ADJACENT};
+    uint32_t q_pieces = op->q.rows * op->n_heads, from, to;
+    uint32_t kv_pieces = rows_of(op->spans, op->span_count) * 2 * op->layer->n_kv_heads;
+    cpu_split(q_pieces + kv_pieces, 1, me, count, &from, &to);
+    for (uint32_t i = from; i < to && i < q_pieces; i++) {
+        float *x = row_of(&op->q, i / op->n_heads) + (size_t)(i % op->n_heads) * op->head_dim;
+        if (op->q_norm)
+            j.kernels->norm(x, op->q_norm, x, op->head_dim, op->eps, false, 1.0f);
+        turn(&j, x, i / op->n_heads);
+    }
+    if (to > q_pieces)
+        write_pieces(d, &j, from > q_pieces ? from - q_pieces : 0, to - q_pieces);
+}
+
+bool cpu_kv_format_supported(const struct device *d, enum kv_format k, enum kv_format v, uint32_t d_k, uint32_t d_v)
+{
+    (void)d;
+    return kv_format_k_bytes(k, d_k) && kv_format_v_bytes(v, d_v);
+}
+
+int cpu_op_kv_write(struct device *d, const struct op_kv_write *op)
+{
+    return cpu_enqueue(d, run_kv_write, op, sizeof *op);
+}
+
+int cpu_op_attn_prepare(struct device *d, const struct op_attn_prepare *op)
+{
+    return cpu_enqueue(d, run_attn_prepare, op, sizeof *op);
+}

@@ -1,0 +1,163 @@
+/* backend_cpu/cpu_rows.c - the ops that work row by row: copies, norm, rope, activations, add, soft-cap, gather.
+ *
+ * Work is cut in pieces of whole rows, heads, or runs of columns where elements are independent; never inside a sum.
+ * Does not:   know pages (cpu_attention.c), weights (cpu_linear.c). */
+#include "backend_cpu/cpu_int.h"
+
+#include "base/math.h"
+
+#include <string.h>
+
+enum { COLUMN_UNIT = 64, COPY_UNIT = 4096 };
+
+static float *row_of(const struct tensor *t, uint32_t row)
+{
+    return (float *)t->data + (size_t)row * t->stride;
+}
+
+/* A worker's share of a [rows][cols] grid of independent elements, as runs of columns; next() gives one run at a time. */
+struct share {
+    uint32_t cols, per_row; /* columns; units a row */
+    uint32_t at, end;       /* units */
+    uint32_t row, from, to; /* the run */
+};
+
+static struct share share_of(uint32_t rows, uint32_t cols, uint32_t me, uint32_t count)
+{
+    struct share s = {.cols = cols, .per_row = (cols + COLUMN_UNIT - 1) / COLUMN_UNIT};
+    cpu_split(rows * s.per_row, 1, me, count, &s.at, &s.end);
+    return s;
+}
+
+static bool next(struct share *s)
+{
+    if (s->at >= s->end)
+        return false;
+    uint32_t first = s->at % s->per_row, left = s->end - s->at, units = s->per_row - first;
+    units = units < left ? units : left;
+    s->row = s->at / s->per_row;
+    s->from = first * COLUMN_UNIT;
+    s->to = s->from + units * COLUMN_UNIT < s->cols ? s->from + units * COLUMN_UNIT : s->cols;
+    s->at += units;
+    return true;
+}
+
+/* ---- copies ---- */
+
+static void copy_part(void *dst, const void *src, size_t size_bytes, uint32_t me, uint32_t count)
+{
+    size_t units = (size_bytes + COPY_UNIT - 1) / COPY_UNIT;
+    size_t from = units * me / count * COPY_UNIT, to = units * (me + 1) / count * COPY_UNIT;
+    to = to < size_bytes ? to : size_bytes;
+    if (from < to)
+        memcpy((char *)dst + from, (const char *)src + from, to - from);
+}
+
+#define COPY_OP(name)                                                                       \
+    static void run_##name(struct device *d, uint32_t me, uint32_t count, const void *p)    \
+    {                                                                                       \
+        (void)d;                                                                            \
+        const struct op_##name *op = p;                                                     \
+        copy_part(op->dst, op->src, op->size_bytes, me, count);                             \
+    }
+COPY_OP(copy_in)
+COPY_OP(copy_out)
+COPY_OP(copy)
+
+/* ---- norm, rope ---- */
+
+static void run_norm(struct device *d, uint32_t me, uint32_t count, const void *p)
+{
+    const struct op_norm *op = p;
+    const struct cpu_kernels *k = cpu_kernels_of(d);
+    uint32_t groups = op->x.cols / op->dim, from, to;
+    cpu_split(op->x.rows * groups, 1, me, count, &from, &to);
+    for (uint32_t i = from; i < to; i++) {
+        size_t at = (size_t)(i % groups) * op->dim;
+        k->norm(row_of(&op->x, i / groups) + at, op->w, row_of(&op->y, i / groups) + at, op->dim, op->eps, op->add, op->scale);
+    }
+}
+
+static void run_rope_table(struct device *d, uint32_t me, uint32_t count, const void *p)
+{
+    (void)d;
+    const struct op_rope_table *op = p;
+    uint32_t from, to;
+    cpu_split(op->table.rows * op->n, 8, me, count, &from, &to);
+    for (uint32_t i = from; i < to; i++) {
+        uint32_t row = i / op->n, pair = i % op->n;
+        float *out = row_of(&op->table, row);
+        double sine, cosine;
+        math_sincosd((double)((float)op->pos[row] * op->inv_freq[pair]), &sine, &cosine);
+        out[pair] = (float)cosine * op->mscale;
+        out[op->n + pair] = (float)sine * op->mscale;
+    }
+}
+
+static void run_rope(struct device *d, uint32_t me, uint32_t count, const void *p)
+{
+    const struct op_rope *op = p;
+    const struct cpu_kernels *k = cpu_kernels_of(d);
+    uint32_t from, to, n = op->table.cols / 2;
+    cpu_split(op->x.rows * op->n_heads, 1, me, count, &from, &to);
+    for (uint32_t i = from; i < to; i++) {
+        const float *cosine = row_of(&op->table, i / op->n_heads);
+        k->rope(row_of(&op->x, i / op->n_heads) + (size_t)(i % op->n_heads) * op->head_dim, cosine, cosine + n, n,
+                op->pairing == ROPE_ADJACENT);
+    }
+}
+
+/* ---- element by element ---- */
+
+static void run_gated(struct device *d, uint32_t me, uint32_t count, const void *p)
+{
+    const struct op_gated *op = p;
+    const struct cpu_kernels *k = cpu_kernels_of(d);
+    cpu_gated_fn f = op->act == ACT_SILU ? k->gated_silu : op->act == ACT_GELU_TANH ? k->gated_gelu_tanh : k->gated_gelu_erf;
+    for (struct share s = share_of(op->y.rows, op->y.cols, me, count); next(&s);)
+        f(row_of(&op->gate, s.row) + s.from, row_of(&op->up, s.row) + s.from, row_of(&op->y, s.row) + s.from, s.to - s.from);
+}
+
+static void run_add(struct device *d, uint32_t me, uint32_t count, const void *p)
+{
+    const struct op_add *op = p;
+    const struct cpu_kernels *k = cpu_kernels_of(d);
+    for (struct share s = share_of(op->y.rows, op->y.cols, me, count); next(&s);)
+        k->add(row_of(&op->x, s.row) + s.from, row_of(&op->y, s.row) + s.from, s.to - s.from, op->x_scale, op->y_scale);
+}
+
+static void run_softcap(struct device *d, uint32_t me, uint32_t count, const void *p)
+{
+    const struct op_softcap *op = p;
+    const struct cpu_kernels *k = cpu_kernels_of(d);
+    for (struct share s = share_of(op->x.rows, op->x.cols, me, count); next(&s);)
+        k->softcap(row_of(&op->x, s.row) + s.from, s.to - s.from, 1.0f, op->cap);
+}
+
+static void run_gather(struct device *d, uint32_t me, uint32_t count, const void *p)
+{
+    const struct op_gather *op = p;
+    for (struct share s = share_of(op->y.rows, op->y.cols, me, count); next(&s);) {
+        if (op->rows[s.row] >= op->x.rows) {
+            cpu_fail(d, ERR_INTERNAL, "cpu: gather from a row that is not there");
+            return;
+        }
+        memcpy(row_of(&op->y, s.row) + s.from, row_of(&op->x, op->rows[s.row]) + s.from, (s.to - s.from) * sizeof(float));
+    }
+}
+
+#define ENQUEUE_OP(name)                                               \
+    int cpu_op_##name(struct device *d, const struct op_##name *op)    \
+    {                                                                  \
+        return cpu_enqueue(d, run_##name, op, sizeof *op);             \
+    }
+ENQUEUE_OP(copy_in)
+ENQUEUE_OP(copy_out)
+ENQUEUE_OP(copy)
+ENQUEUE_OP(norm)
+ENQUEUE_OP(rope_table)
+ENQUEUE_OP(rope)
+ENQUEUE_OP(gated)
+ENQUEUE_OP(add)
+ENQUEUE_OP(softcap)
+ENQUEUE_OP(gather)

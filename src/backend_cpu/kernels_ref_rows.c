@@ -1,0 +1,263 @@
+/* backend_cpu/kernels_ref_rows.c - level ref of the row kernels: complete, plain, and the definition of every bit.
+ *
+ * The orders are written out in docs/arithmetic.md; the other levels repeat them lane by lane.
+ * No instruction-set flags: what this file does, every machine can do (fmaf is exact everywhere). */
+#include "backend_cpu/kernels.h"
+
+#include "base/math.h"
+#include "base/rng.h"
+#include "format/dtype.h"
+#include "tensor/tensor.h"
+
+#include <math.h>
+#include <string.h>
+
+static const float LOG2E = 1.44269504f;
+
+/* a[i] + a[i + 8], then + 4, + 2, + 1 */
+static float tree16(const float a[16])
+{
+    float b[8], c[4];
+    for (int i = 0; i < 8; i++)
+        b[i] = a[i] + a[i + 8];
+    for (int i = 0; i < 4; i++)
+        c[i] = b[i] + b[i + 4];
+    return (c[0] + c[2]) + (c[1] + c[3]);
+}
+
+/* ---- rows ---- */
+
+static void norm(const float *x, const float *w, float *y, uint32_t n, float eps, bool add, float scale)
+{
+    float lanes[16] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        lanes[i % 16] = fmaf(x[i], x[i], lanes[i % 16]);
+    float r = 1.0f / sqrtf(tree16(lanes) / (float)n + eps);
+    for (uint32_t i = 0; i < n; i++) {
+        float v = (x[i] * r) * w[i];
+        y[i] = add ? y[i] + v * scale : v;
+    }
+}
+
+static void rope(float *x, const float *cosine, const float *sine, uint32_t n, bool adjacent)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        float *a = adjacent ? x + 2 * i : x + i, *b = adjacent ? a + 1 : a + n;
+        float x0 = *a, x1 = *b;
+        *a = fmaf(-x1, sine[i], x0 * cosine[i]);
+        *b = fmaf(x0, sine[i], x1 * cosine[i]);
+    }
+}
+
+static void gated_silu(const float *gate, const float *up, float *y, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = (gate[i] / (1.0f + math_expf(-gate[i]))) * up[i];
+}
+
+static void gated_gelu_tanh(const float *gate, const float *up, float *y, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        float x = gate[i], z = fmaf((x * x) * x, 0.044715f, x) * -1.5957691f;
+        y[i] = (x / (1.0f + math_expf(z))) * up[i];
+    }
+}
+
+static void gated_gelu_erf(const float *gate, const float *up, float *y, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        float x = gate[i];
+        y[i] = ((x * 0.5f) * (1.0f + math_erff(x * 0.70710678f))) * up[i];
+    }
+}
+
+static void add(const float *x, float *y, uint32_t n, float x_scale, float y_scale)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = y[i] * y_scale + x[i] * x_scale;
+}
+
+static void softcap(float *x, uint32_t n, float by, float cap)
+{
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = cap * math_tanhf((x[i] * by) / cap);
+}
+
+static void scale(const float *x, float *y, uint32_t n, float by)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = x[i] * by;
+}
+
+static void to_f16(const float *x, uint16_t *y, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = dtype_f32_to_f16(x[i]);
+}
+
+static void to_bf16(const float *x, uint16_t *y, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, x + i, 4);
+        bool nan = (u & 0x7fffffffu) > 0x7f800000u;
+        y[i] = (uint16_t)(nan ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16);
+    }
+}
+
+/* ---- attention ---- */
+
+static float f32_value(const void *p, size_t at)
+{
+    return ((const float *)p)[at];
+}
+
+static float f16_value(const void *p, size_t at)
+{
+    return dtype_f16_to_f32(((const uint16_t *)p)[at]);
+}
+
+static float bf16_value(const void *p, size_t at)
+{
+    return dtype_bf16_to_f32(((const uint16_t *)p)[at]);
+}
+
+/* Scores and mixes of a float format: s = fma(q_e, k_e, s), e ascending from +0; o = fma(p_j, v_j, o), j ascending. */
+#define FLOAT_FORMAT(format)                                                                         \
+    static void score_##format(const struct cpu_score *job)                                          \
+    {                                                                                                \
+        for (uint32_t m = 0; m < job->m; m++)                                                        \
+            for (uint32_t j = 0; j < KV_PAGE; j++) {                                                 \
+                float s = 0;                                                                         \
+                for (uint32_t e = 0; e < job->d; e++)                                                \
+                    s = fmaf(job->q[(size_t)m * job->d + e], format##_value(job->k, (size_t)e * KV_PAGE + j), s); \
+                job->s[(size_t)m * KV_BLOCK + j] = s;                                                \
+            }                                                                                        \
+    }                                                                                                \
+    static void mix_##format(const struct cpu_mix *job)                                              \
+    {                                                                                                \
+        for (uint32_t m = 0; m < job->m; m++)                                                        \
+            for (uint32_t j = job->from; j < job->to; j++)                                           \
+                for (uint32_t e = 0; e < job->d; e++) {                                              \
+                    float *o = job->o + (size_t)m * job->d + e;                                      \
+                    *o = fmaf(job->p[(size_t)m * KV_BLOCK + j], format##_value(job->v, (size_t)j * job->d + e), *o); \
+                }                                                                                    \
+    }
+FLOAT_FORMAT(f32)
+FLOAT_FORMAT(f16)
+FLOAT_FORMAT(bf16)
+
+/* s = fma((float)P, D s_q, s) per 32 elements, P the exact integer dot */
+static void score_q8(const struct cpu_score *job)
+{
+    const int8_t *k = job->k;
+    const uint16_t *scales = (const uint16_t *)(const void *)(k + (size_t)KV_PAGE * job->d);
+    uint32_t groups = job->d / 32;
+    for (uint32_t m = 0; m < job->m; m++)
+        for (uint32_t j = 0; j < KV_PAGE; j++) {
+            float s = 0;
+            for (uint32_t g = 0; g < groups; g++) {
+                const struct cpu_act *q = job->qa + (size_t)m * groups + g;
+                int32_t p = 0;
+                for (uint32_t e = 0; e < 32; e++)
+                    p += q->q[e] * k[(size_t)(g * 32 + e) * KV_PAGE + j];
+                s = fmaf((float)p, dtype_f16_to_f32(scales[g * KV_PAGE + j]) * q->s, s);
+            }
+            job->s[(size_t)m * KV_BLOCK + j] = s;
+        }
+}
+
+static void mix_q8(const struct cpu_mix *job)
+{
+    const int8_t *v = job->v;
+    const uint16_t *scales = (const uint16_t *)(const void *)(v + (size_t)KV_PAGE * job->d);
+    for (uint32_t m = 0; m < job->m; m++)
+        for (uint32_t j = job->from; j < job->to; j++)
+            for (uint32_t e = 0; e < job->d; e++) {
+                float *o = job->o + (size_t)m * job->d + e;
+                float value = dtype_f16_to_f32(scales[j * (job->d / 32) + e / 32]) * (float)v[(size_t)j * job->d + e];
+                *o = fmaf(job->p[(size_t)m * KV_BLOCK + j], value, *o);
+            }
+}
+
+static void soft(float *s, uint32_t from, uint32_t to, float c, float *max_out, float *sum_out)
+{
+    float max = -INFINITY, lanes[16] = {0};
+    for (uint32_t j = from; j < to; j++)
+        max = s[j] > max ? s[j] : max;
+    max += 0.0f;
+    for (uint32_t j = from; j < to; j++) {
+        s[j] = math_exp2f((s[j] - max) * c);
+        lanes[j % 16] += s[j];
+    }
+    *max_out = max;
+    *sum_out = tree16(lanes);
+}
+
+static void fold(float state[2], float *o, const float block[2], const float *o_block, uint32_t d, float c)
+{
+    float max = block[0] > state[0] ? block[0] : state[0];
+    float a = math_exp2f((state[0] - max) * c), b = math_exp2f((block[0] - max) * c);
+    state[0] = max;
+    state[1] = fmaf(state[1], a, block[1] * b);
+    for (uint32_t e = 0; e < d; e++)
+        o[e] = fmaf(o[e], a, o_block[e] * b);
+}
+
+/* ---- sampling ---- */
+
+static float argmax(const float *x, uint32_t n, uint32_t *index)
+{
+    float best = -INFINITY;
+    *index = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (x[i] > best)
+            best = x[i], *index = i;
+    return best;
+}
+
+static float expsum(const float *x, uint32_t n, float max)
+{
+    float lanes[16] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        lanes[i % 16] += math_exp2f((x[i] - max) * LOG2E);
+    return tree16(lanes);
+}
+
+static uint64_t mass(const float *x, uint32_t n, float t, float max)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        double e = (double)math_exp2f((x[i] / t - max) * LOG2E) * 0x1p40;
+        sum += (uint64_t)((e + 0x1p52) - 0x1p52); /* to the nearest integer, ties to even */
+    }
+    return sum;
+}
+
+static uint32_t pick(const float *x, uint32_t n, float least, uint32_t *out, uint32_t cap)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (x[i] >= least) {
+            if (count == cap)
+                return UINT32_MAX;
+            out[count++] = i;
+        }
+    return count;
+}
+
+static void gumbel(uint64_t key, const uint32_t counter[3], uint32_t first, uint32_t n, float *out)
+{
+    for (uint32_t i = 0; i < n; i += 4) {
+        uint32_t at[4] = {counter[0], counter[1], counter[2], (first + i) / 4}, bits[4];
+        rng_philox(key, at, bits);
+        for (uint32_t j = 0; j < 4; j++)
+            out[i + j] = -math_logf(-math_logf(rng_open01(bits[j])));
+    }
+}
+
+const struct cpu_kernels cpu_kernels_ref_rows = {
+#define ROW_FIELD(type, name) .name = name,
+    CPU_KERNELS_ROWS(ROW_FIELD)
+#undef ROW_FIELD
+};
