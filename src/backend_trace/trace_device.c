@@ -1,0 +1,336 @@
+/* backend_trace/trace_device.c - see backend_trace.h.
+ *
+ * Owns:       the listing; the names of prepared weights.
+ * Invariant:  events are done when they are recorded: nothing ever runs.
+ * Threads:    one. */
+#include "backend_trace/backend_trace.h"
+
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* process lifetime; owned by who opened it */
+struct device {
+    struct device_head head;
+    struct buf text;
+    uint64_t events;
+};
+
+struct weight {
+    struct weight_head head;
+};
+
+struct buf *trace_text(struct device *d)
+{
+    return &d->text;
+}
+
+static int device_open(const struct device_config *cfg, struct device **out, struct err *err)
+{
+    (void)cfg;
+    *out = mem_try_zero(1, sizeof **out);
+    if (!*out)
+        return err_nomem(err, "trace device", sizeof **out);
+    (*out)->head.backend = &backend_trace;
+    (*out)->text.max = 64 << 20;
+    return 0;
+}
+
+static void device_close(struct device *d)
+{
+    if (!d)
+        return;
+    buf_free(&d->text);
+    mem_free(d);
+}
+
+static void device_info(const struct device *d, struct device_info *out)
+{
+    (void)d;
+    *out = (struct device_info){.backend = "trace", .level = "none", .text = "lists ops, computes nothing", .n_threads = 1,
+                                .memory_total_bytes = UINT64_C(1) << 46, .memory_free_bytes = UINT64_C(1) << 46, .levels_equal = true};
+}
+
+static uint64_t reserve_plan(const struct device *d, const struct device_reserve *r)
+{
+    (void)d, (void)r;
+    return 0;
+}
+
+static int reserve(struct device *d, const struct device_reserve *r, struct err *err)
+{
+    (void)d, (void)r, (void)err;
+    return 0;
+}
+
+static int buffer_new(struct device *d, size_t size_bytes, void **out, struct err *err)
+{
+    (void)d;
+    *out = mem_map(size_bytes);
+    return *out ? 0 : err_nomem(err, "trace buffer", size_bytes);
+}
+
+static void buffer_free(struct device *d, void *p, size_t size_bytes)
+{
+    (void)d;
+    mem_unmap(p, size_bytes);
+}
+
+static int buffer_write(struct device *d, void *dst, const void *src, size_t size_bytes, struct err *err)
+{
+    (void)d, (void)dst, (void)src, (void)size_bytes, (void)err;
+    return 0;
+}
+
+static int buffer_read(struct device *d, void *dst, const void *src, size_t size_bytes, struct err *err)
+{
+    (void)d, (void)src, (void)err;
+    if (size_bytes)
+        memset(dst, 0, size_bytes);
+    return 0;
+}
+
+static int weight_plan(struct device *d, const struct weight_src *src, unsigned use, uint64_t *size_bytes, struct err *err)
+{
+    (void)d, (void)src, (void)use, (void)err;
+    *size_bytes = 0;
+    return 0;
+}
+
+static void weight_free(struct device *d, struct weight *w)
+{
+    (void)d;
+    if (!w)
+        return;
+    mem_free((void *)(uintptr_t)w->head.name);
+    mem_free(w);
+}
+
+static int weight_prepare(struct device *d, const struct weight_src *src, unsigned use, struct weight **out, struct err *err)
+{
+    (void)use;
+    struct weight *w = mem_try_zero(1, sizeof *w);
+    char *name = mem_try_strndup(src->name, strlen(src->name));
+    *out = w;
+    if (w && name) {
+        w->head = (struct weight_head){src->type, src->rows, src->cols, name};
+        return 0;
+    }
+    mem_free(name);
+    weight_free(d, w);
+    *out = NULL;
+    return err_nomem(err, src->name, sizeof *w);
+}
+
+static bool kv_format_supported(const struct device *d, enum kv_format k, enum kv_format v, uint32_t d_k, uint32_t d_v)
+{
+    (void)d;
+    return kv_format_k_bytes(k, d_k) && kv_format_v_bytes(v, d_v);
+}
+
+static int event_record(struct device *d, uint64_t *out)
+{
+    *out = ++d->events;
+    return 0;
+}
+
+static int event_wait(struct device *d, uint64_t event, struct err *err)
+{
+    if (event > d->events)
+        return err_set(err, ERR_INTERNAL, "event %llu was never recorded", (unsigned long long)event);
+    return 0;
+}
+
+static bool event_done(struct device *d, uint64_t event)
+{
+    return event <= d->events;
+}
+
+/* ---- the listing ---- */
+
+static void put_tensor(struct device *d, const char *name, const struct tensor *t)
+{
+    buf_printf(&d->text, " %s[%u][%u]", name, t->rows, t->cols);
+}
+
+static void put_weight(struct device *d, const char *name, const struct weight *w)
+{
+    buf_printf(&d->text, " %s=%s(%s [%u][%u])", name, w->head.name, dtype_name(w->head.type), w->head.rows, w->head.cols);
+}
+
+static void put_value(struct device *d, const char *name, float value, float plain)
+{
+    if (value != plain)
+        buf_printf(&d->text, " %s=%.9g", name, (double)value);
+}
+
+static void put_layer(struct device *d, const struct kv_layer *l)
+{
+    buf_printf(&d->text, " kv[%u heads, K %s %u, V %s %u]", l->n_kv_heads, kv_format_name(l->k_format), l->d_k, kv_format_name(l->v_format),
+               l->d_v);
+}
+
+static int end_line(struct device *d)
+{
+    buf_char(&d->text, '\n');
+    return d->text.failed;
+}
+
+static int op_copy_in_list(struct device *d, const struct op_copy_in *op)
+{
+    (void)d, (void)op;
+    return 0;
+}
+
+static int op_copy_out_list(struct device *d, const struct op_copy_out *op)
+{
+    (void)d, (void)op;
+    return 0;
+}
+
+static int op_copy_list(struct device *d, const struct op_copy *op)
+{
+    buf_printf(&d->text, "copy bytes=%zu", op->size_bytes);
+    return end_line(d);
+}
+
+static int op_embed_list(struct device *d, const struct op_embed *op)
+{
+    buf_z(&d->text, "embed");
+    put_weight(d, "w", op->w);
+    put_tensor(d, "y", &op->y);
+    put_value(d, "scale", op->scale, 1);
+    return end_line(d);
+}
+
+static int op_linear_list(struct device *d, const struct op_linear *op)
+{
+    buf_z(&d->text, "linear");
+    put_weight(d, "w", op->w);
+    put_tensor(d, "x", &op->x);
+    put_tensor(d, "y", &op->y);
+    put_value(d, "alpha", op->alpha, 1);
+    buf_z(&d->text, op->bias ? " bias" : "");
+    buf_z(&d->text, op->add ? " add" : "");
+    return end_line(d);
+}
+
+static int op_norm_list(struct device *d, const struct op_norm *op)
+{
+    buf_z(&d->text, "norm");
+    put_tensor(d, "x", &op->x);
+    put_tensor(d, "y", &op->y);
+    buf_printf(&d->text, " dim=%u eps=%.9g", op->dim, (double)op->eps);
+    if (op->add) {
+        buf_z(&d->text, " add");
+        put_value(d, "scale", op->scale, 1);
+    }
+    return end_line(d);
+}
+
+static int op_rope_table_list(struct device *d, const struct op_rope_table *op)
+{
+    buf_z(&d->text, "rope_table");
+    put_tensor(d, "table", &op->table);
+    put_value(d, "mscale", op->mscale, 1);
+    return end_line(d);
+}
+
+static int op_rope_list(struct device *d, const struct op_rope *op)
+{
+    buf_z(&d->text, "rope");
+    put_tensor(d, "x", &op->x);
+    put_tensor(d, "table", &op->table);
+    buf_printf(&d->text, " heads=%u dim=%u %s", op->n_heads, op->head_dim, op->pairing == ROPE_HALVES ? "halves" : "adjacent");
+    return end_line(d);
+}
+
+static int op_kv_write_list(struct device *d, const struct op_kv_write *op)
+{
+    buf_z(&d->text, "kv_write");
+    put_tensor(d, "k", &op->k);
+    put_tensor(d, "v", &op->v);
+    put_layer(d, op->layer);
+    buf_printf(&d->text, " spans=%u", op->span_count);
+    return end_line(d);
+}
+
+static int op_attention_list(struct device *d, const struct op_attention *op)
+{
+    buf_z(&d->text, "attention");
+    put_tensor(d, "q", &op->q);
+    put_tensor(d, "y", &op->y);
+    put_layer(d, op->layer);
+    buf_printf(&d->text, " heads=%u spans=%u scale=%.9g", op->n_heads, op->span_count, (double)op->scale);
+    put_value(d, "softcap", op->softcap, 0);
+    if (op->window)
+        buf_printf(&d->text, " window=%u", op->window);
+    return end_line(d);
+}
+
+static int op_gated_list(struct device *d, const struct op_gated *op)
+{
+    static const char *const names[ACT_COUNT] = {"silu", "gelu_tanh", "gelu_erf"};
+    buf_printf(&d->text, "gated %s", names[op->act]);
+    put_tensor(d, "y", &op->y);
+    return end_line(d);
+}
+
+static int op_add_list(struct device *d, const struct op_add *op)
+{
+    buf_z(&d->text, "add");
+    put_tensor(d, "y", &op->y);
+    put_value(d, "x_scale", op->x_scale, 1);
+    put_value(d, "y_scale", op->y_scale, 1);
+    return end_line(d);
+}
+
+static int op_softcap_list(struct device *d, const struct op_softcap *op)
+{
+    buf_z(&d->text, "softcap");
+    put_tensor(d, "x", &op->x);
+    buf_printf(&d->text, " cap=%.9g", (double)op->cap);
+    return end_line(d);
+}
+
+static int op_gather_list(struct device *d, const struct op_gather *op)
+{
+    buf_z(&d->text, "gather");
+    put_tensor(d, "x", &op->x);
+    put_tensor(d, "y", &op->y);
+    return end_line(d);
+}
+
+static int op_sample_rows_list(struct device *d, const struct op_sample_rows *op)
+{
+    buf_z(&d->text, "sample_rows");
+    put_tensor(d, "logits", &op->logits);
+    buf_printf(&d->text, " vocab=%u", op->vocab);
+    return end_line(d);
+}
+
+const struct backend backend_trace = {
+    .name = "trace",
+    .device_open = device_open,
+    .device_close = device_close,
+    .device_info = device_info,
+    .reserve_plan = reserve_plan,
+    .reserve = reserve,
+    .buffer_new = buffer_new,
+    .buffer_free = buffer_free,
+    .buffer_write = buffer_write,
+    .buffer_read = buffer_read,
+    .weight_plan = weight_plan,
+    .weight_prepare = weight_prepare,
+    .weight_free = weight_free,
+    .kv_format_supported = kv_format_supported,
+    .event_record = event_record,
+    .event_wait = event_wait,
+    .event_done = event_done,
+#define LIST_FIELD(name) .name = op_##name##_list,
+#define NO_FIELD(name)
+    BACKEND_OPS(LIST_FIELD, NO_FIELD)
+#undef LIST_FIELD
+#undef NO_FIELD
+};
