@@ -5,6 +5,7 @@
  *             2. A level's table is read as data; no code of a level runs that usable() refused.
  *             3. Every field of the merged table is set: ref is complete. */
 #include "backend_cpu/cpu_level.h"
+#include "backend_cpu/probe_loops.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -70,12 +71,13 @@ static const struct {
     const char *name;
     bool (*usable)(void);
     const struct cpu_kernels *linear, *rows;
+    const struct probe_loops *probe;
 } levels[] = {
-    {"ref", usable_ref, &cpu_kernels_ref_linear, NULL},
+    {"ref", usable_ref, &cpu_kernels_ref_linear, &cpu_kernels_ref_rows, NULL},
 #if defined(__x86_64__)
-    {"avx2", usable_avx2, NULL, NULL},
-    {"avx512", usable_avx512, NULL, NULL},
-    {"avx512vnni", usable_avx512vnni, NULL, NULL},
+    {"avx2", usable_avx2, &cpu_kernels_avx2_linear, &cpu_kernels_avx2_rows, &probe_loops_avx2},
+    {"avx512", usable_avx512, NULL, &cpu_kernels_avx512_rows, NULL},
+    {"avx512vnni", usable_avx512vnni, NULL, &cpu_kernels_avx512vnni_rows, NULL},
 #endif
 };
 enum { LEVEL_COUNT = sizeof levels / sizeof levels[0] };
@@ -136,4 +138,13 @@ int cpu_level_select(const char *cap, struct cpu_kernels *out, const char **name
         *name = levels[i].name;
     }
     return 0;
+}
+
+const struct probe_loops *probe_loops_of(const char *level)
+{
+    for (int i = LEVEL_COUNT - 1; i >= 0; i--)
+        if (level ? strcmp(levels[i].name, level) == 0 : levels[i].probe != NULL)
+            if (cpu_level_usable(i))
+                return levels[i].probe;
+    return NULL;
 }
