@@ -122,7 +122,7 @@ static void eos_gguf(struct model *m)
 {
     static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
     static const char *const texts[] = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|eom_id|>", "<|endoftext|>",
-                                        "<|end_of_text|>", "<|return|>", "<|call|>", "<EOT>", "</s>", "<eos>"};
+                                        "<|end_of_text|>", "<|return|>", "<|call|>", "<EOT>"};
     enum { TOKEN_CONTROL = 3, TOKEN_USER = 4 };
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         int64_t id = -1;
