@@ -227,7 +227,7 @@ static uint64_t promised(const struct engine *e)
     uint64_t sum = 0;
     for (uint32_t i = 0; i < e->running_count; i++) {
         const struct seq *s = e->running[i];
-        uint64_t want = kv_bytes_for(e->kv, with_page(e, s)), has = kv_bytes_for(e->kv, kv_seq_covered(s->kv));
+        uint64_t want = kv_share_bytes(e->kv, with_page(e, s)), has = kv_share_bytes(e->kv, kv_seq_covered(s->kv));
         sum += want > has ? want - has : 0;
     }
     return sum;
@@ -236,12 +236,12 @@ static uint64_t promised(const struct engine *e)
 static bool has_room(struct engine *e, const struct seq *s, uint32_t reused)
 {
     struct kv_stats stats;
-    uint64_t shared = kv_bytes_for(e->kv, reused / KV_PAGE * KV_PAGE);
-    uint64_t need = kv_bytes_for(e->kv, with_page(e, s)), rest = promised(e);
+    uint64_t shared = kv_share_bytes(e->kv, reused / KV_PAGE * KV_PAGE);
+    uint64_t need = kv_share_bytes(e->kv, with_page(e, s)), rest = promised(e);
     need = (need > shared ? need - shared : 0) + rest;
     for (;;) {
         kv_stats(e->kv, &stats);
-        if (stats.free_bytes >= need)
+        if (stats.free_bytes + stats.open_bytes >= need)
             return true;
         if (!retain_evict(e, NULL))
             return false;

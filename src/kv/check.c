@@ -66,12 +66,13 @@ static int check_slabs(const struct kv *kv, const uint64_t *chunks, struct err *
 {
     uint32_t free_slabs = 0;
     for (uint32_t p = 0; p < kv->layout.pool_count; p++) {
-        uint64_t used = 0, open = 0, listed = 0;
+        uint64_t used = 0, open = 0, listed = 0, places = 0;
         for (uint32_t i = 0; i < kv->slab_count; i++) {
             const struct kv_slab *s = &kv->slabs[i];
             if (s->pool == p) {
                 used += s->used;
                 open += s->used < kv->layout.pools[p].per_slab;
+                places += kv->layout.pools[p].per_slab - s->used;
             }
         }
         for (uint32_t i = kv->layout.pools[p].open_head; i != KV_NONE && listed <= kv->slab_count; i = kv->slabs[i].next) {
@@ -81,6 +82,10 @@ static int check_slabs(const struct kv *kv, const uint64_t *chunks, struct err *
             return err_set(err, ERR_INTERNAL, "kv: pool %u: slabs count %llu chunks, pages %llu; %llu open slabs, %llu listed", p,
                            (unsigned long long)used, (unsigned long long)chunks[p], (unsigned long long)open,
                            (unsigned long long)listed);
+        }
+        if (places != kv->layout.pools[p].open_count) {
+            return err_set(err, ERR_INTERNAL, "kv: pool %u: %llu free chunks, counted %llu", p, (unsigned long long)places,
+                           (unsigned long long)kv->layout.pools[p].open_count);
         }
     }
     for (uint32_t i = 0; i < kv->slab_count; i++) {

@@ -44,13 +44,15 @@ int kv_open(const struct kv_config *cfg, struct kv **out, struct err *err);
 void kv_close(struct kv *kv);
 
 struct kv_stats {
-    uint64_t total_bytes, live_bytes, free_bytes; /* of the budget */
+    uint64_t total_bytes, live_bytes, free_bytes; /* of the budget, in whole slabs */
+    uint64_t open_bytes;                          /* room for pages inside live slabs */
     uint64_t bytes_per_position;                  /* all full-attention layers; window layers excluded */
     uint64_t window_bytes;                        /* the most the window layers of one sequence take */
     uint32_t group_count;
 };
 void kv_stats(const struct kv *kv, struct kv_stats *out);
 uint64_t kv_bytes_for(const struct kv *kv, uint32_t positions); /* what one sequence of that length takes, whole pages */
+uint64_t kv_share_bytes(const struct kv *kv, uint32_t positions); /* its pages' share of slabs, not rounded to slabs: to set against free + open */
 uint64_t kv_plan_bytes(const struct kv_config *cfg, uint32_t positions); /* the same before anything is open */
 
 int kv_seq_new(struct kv *kv, struct kv_seq **out, struct err *err);

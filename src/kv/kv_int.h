@@ -19,6 +19,7 @@ enum { KV_SLAB_CHUNKS_MAX = 1024 }; /* so no chunk is smaller than 2 KiB */
 struct kv_pool {
     uint32_t chunk_bytes, per_slab;
     uint32_t open_head; /* slabs of this pool with a free chunk, linked; KV_NONE = none */
+    uint64_t open_count; /* free chunks in them */
 };
 
 struct kv_group_layout {

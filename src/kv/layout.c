@@ -99,7 +99,7 @@ static uint32_t pool_find(struct kv_layout *lay, uint32_t chunk_bytes)
             return p;
         }
     }
-    lay->pools[lay->pool_count] = (struct kv_pool){chunk_bytes, KV_SLAB / chunk_bytes, KV_NONE};
+    lay->pools[lay->pool_count] = (struct kv_pool){chunk_bytes, KV_SLAB / chunk_bytes, KV_NONE, 0};
     return lay->pool_count++;
 }
 
@@ -210,6 +210,15 @@ static uint64_t layout_bytes_for(const struct kv_layout *lay, uint32_t positions
 uint64_t kv_bytes_for(const struct kv *kv, uint32_t positions)
 {
     return layout_bytes_for(&kv->layout, positions, kv->rewind_slack, kv->rows_max);
+}
+
+uint64_t kv_share_bytes(const struct kv *kv, uint32_t positions)
+{
+    uint64_t bytes = 0;
+    for (uint32_t g = 0; g < kv->layout.group_count; g++) {
+        bytes += kv_layout_page_bytes(&kv->layout, g) * kv_layout_pages(&kv->layout.groups[g], positions, kv->rewind_slack, kv->rows_max);
+    }
+    return bytes;
 }
 
 uint64_t kv_plan_bytes(const struct kv_config *cfg, uint32_t positions)

@@ -240,6 +240,9 @@ void kv_stats(const struct kv *kv, struct kv_stats *out)
     *out = (struct kv_stats){.total_bytes = (uint64_t)kv->slab_count * KV_SLAB, .free_bytes = (uint64_t)kv->slabs_free * KV_SLAB,
                              .group_count = kv->layout.group_count};
     out->live_bytes = out->total_bytes - out->free_bytes;
+    for (uint32_t p = 0; p < kv->layout.pool_count; p++) {
+        out->open_bytes += kv->layout.pools[p].open_count * (KV_SLAB / kv->layout.pools[p].per_slab);
+    }
     for (uint32_t g = 0; g < kv->layout.group_count; g++) {
         const struct kv_group_layout *lay = &kv->layout.groups[g];
         uint64_t page = kv_layout_page_bytes(&kv->layout, g);

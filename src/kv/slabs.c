@@ -2,7 +2,8 @@
  *
  * Invariants: 1. A slab is free, or belongs to one pool and has at least one live chunk.
  *             2. A pool's open list holds exactly its slabs that have a free chunk.
- *             3. slabs_free + slabs with a pool == slab_count. */
+ *             3. slabs_free + slabs with a pool == slab_count.
+ *             4. open_count of a pool == free chunks of its slabs. */
 #include "kv/kv_int.h"
 
 #include "base/mem.h"
@@ -77,6 +78,7 @@ unsigned char *kv_chunk_take(struct kv *kv, uint32_t pool_index)
         kv->free_head = kv->slabs[fresh].next;
         kv->slabs_free--;
         kv->slabs[fresh].pool = pool_index;
+        pool->open_count += pool->per_slab;
         open_push(kv, pool, fresh);
     }
     uint32_t i = pool->open_head, word = 0;
@@ -86,6 +88,7 @@ unsigned char *kv_chunk_take(struct kv *kv, uint32_t pool_index)
     }
     uint32_t bit = (uint32_t)__builtin_ctzll(~s->taken[word]);
     s->taken[word] |= 1ull << bit;
+    pool->open_count--;
     if (++s->used == pool->per_slab) {
         open_remove(kv, pool, i);
     }
@@ -101,12 +104,14 @@ void kv_chunk_give(struct kv *kv, unsigned char *chunk)
     uint32_t n = (uint32_t)(at % KV_SLAB / pool->chunk_bytes);
     assert(s->taken[n / 64] >> (n % 64) & 1);
     s->taken[n / 64] &= ~(1ull << (n % 64));
+    pool->open_count++;
     if (s->used-- == pool->per_slab) {
         open_push(kv, pool, i);
     }
     if (s->used == 0) {
         open_remove(kv, pool, i);
         s->pool = KV_NONE;
+        pool->open_count -= pool->per_slab;
         s->next = kv->free_head;
         kv->free_head = i;
         kv->slabs_free++;
