@@ -3,11 +3,13 @@
 
     make_synthetic.py OUT.gguf --type Q4_K|Q8_0|BF16 [--layers 32] [--seed 1]
 
-Needs numpy and gguf (PyPI).  The same arguments give the same bytes, and a layer's weights do not depend on --layers.
+Needs numpy and gguf (PyPI).  The same arguments give the same bytes; --layers changes no layer's weights, save which of
+them are Q6_K in the Q4_K mix.
 
-Blocks are drawn, not quantised: every bit of the quants is random, the scales are small and finite, and the
-weights have mean 0 and standard deviation 1 / sqrt(row length), so activations stay sane through all layers.  Q4_K is
-mixed as llama.cpp's Q4_K_M does: attn_v and ffn_down of half of the layers in Q6_K, and so is output.weight.
+Blocks are drawn, not quantised: every bit of the quants is random, the scales are small and finite, and the weights
+have mean 0 and standard deviation 1 / sqrt(row length) (BF16, of two exponents only: up to 1.21 times that), so
+activations stay sane through all layers.  Q4_K is mixed as llama.cpp's Q4_K_M does: attn_v and ffn_down of half of the
+layers in Q6_K, and so is output.weight.
 
 The vocabulary has the size and the special ids of Llama 3.1 and is a valid byte-level BPE: 256 bytes, then all pairs,
 then triples, each the merge of two tokens before it.  It means nothing.  No more than one tensor is held in memory.

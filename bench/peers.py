@@ -241,6 +241,8 @@ class Ik(Peer):
 
     def _bind(self):
         os.environ.setdefault("OMP_PROC_BIND", "true")
+        folder = Path(importlib.util.find_spec("ik_llama_cpp").origin).parent / "lib"
+        ctypes.CDLL(str(folder / "libggml.so"), ctypes.RTLD_GLOBAL)  # libllama.so has no path to it
         import ik_llama_cpp._ctypes_api as api
 
         self.api, self.lib = api, api._lib
