@@ -140,6 +140,27 @@ static void test_good(void **state)
     gguf_close(NULL);
 }
 
+/* The smallest files there are: the bounds on counts must let them pass. */
+static void test_smallest(void **state)
+{
+    struct buf b = {0};
+    uint8_t *copy;
+    (void)state;
+    for (int kind = 0; kind < 3; kind++) {
+        gguf_begin(&b, 3, kind == 2, kind == 1);
+        if (kind == 1)
+            gguf_put_key(&b, "k", GGUF_U8), buf_char(&b, 9);
+        if (kind == 2)
+            gguf_put_info(&b, "t", 1, (uint64_t[]){1}, 24, 0), put_padding(&b, 32), buf_char(&b, 5);
+        struct gguf *g = open_copy(&b, &copy);
+        assert_int_equal(gguf_value_count(g), kind == 1);
+        assert_int_equal(gguf_tensor_count(g), kind == 2);
+        gguf_close(g);
+        free(copy);
+        buf_free(&b);
+    }
+}
+
 /* ---- bad files ---- */
 
 /* Open must fail with `code` and a text that has every piece. */
@@ -221,6 +242,8 @@ static void test_bad_values(void **state)
     refused(&b, ERR_FORMAT, "'same' at byte 44", "twice");
     gguf_begin(&b, 3, 0, 1), gguf_put_u32(&b, "general.alignment", 0);
     refused(&b, ERR_FORMAT, "general.alignment", "got 0");
+    gguf_begin(&b, 3, 0, 1), gguf_put_u32(&b, "general.alignment", 4);
+    refused(&b, ERR_FORMAT, "general.alignment", "got 4");
     gguf_begin(&b, 3, 0, 1), gguf_put_u32(&b, "general.alignment", 48);
     refused(&b, ERR_FORMAT, "general.alignment", "got 48");
     gguf_begin(&b, 3, 0, 1), gguf_put_u32(&b, "general.alignment", UINT32_MAX);
@@ -508,10 +531,10 @@ static void test_hash(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),        cmocka_unit_test(test_bad_header), cmocka_unit_test(test_bad_values),
-        cmocka_unit_test(test_bad_tensors), cmocka_unit_test(test_truncated),  cmocka_unit_test(test_changed),
-        cmocka_unit_test(test_many),        cmocka_unit_test(test_split),      cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_smallest),   cmocka_unit_test(test_good),        cmocka_unit_test(test_bad_header),
+        cmocka_unit_test(test_bad_values), cmocka_unit_test(test_bad_tensors), cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_changed),    cmocka_unit_test(test_many),        cmocka_unit_test(test_split),
+        cmocka_unit_test(test_faults),     cmocka_unit_test(test_hash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

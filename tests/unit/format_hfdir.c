@@ -258,8 +258,9 @@ static void test_index(void **state)
     refused_dir(&s, ERR_FORMAT, "'more'", "b.safetensors");
     put_weights(&s, "b.safetensors", X1, 4);
     refused_dir(&s, ERR_FORMAT, "tensor 'x'", "each name once");
-    const char *const bad[] = {"\"../a.safetensors\"", "\"/etc/passwd\"",         "\"" INDEX "\"", "\"\"", "7",
-                               "\".safetensors\"",     "\"a\\u0000.safetensors\""};
+    const char *const bad[] = {
+        "\"../a.safetensors\"", "\"sub/../../a.safetensors\"", "\"/etc/passwd\"", "\"" INDEX "\"", "\"\"", "7",
+        "\".safetensors\"",     "\"a\\u0000.safetensors\""};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char text[128];
         snprintf(text, sizeof text, "{\"weight_map\":{\"x\":%s}}", bad[i]);
@@ -328,16 +329,31 @@ static void test_methods(void **state)
 
 /* MLX: rows 2, cols 64; 4-bit codes in groups of 64 by default, 6-bit in groups of 32 for `six`, `off` plain, `on` = default. */
 static const char mlx_header[] = "{" /* one line a tensor */
-    ENTRY("emb.weight", "U32", "[2,8]", "0", "64") ","
-    ENTRY("emb.scales", "BF16", "[2,1]", "64", "68") ","
-    ENTRY("emb.biases", "BF16", "[2,1]", "68", "72") ","
-    ENTRY("six.weight", "U32", "[2,12]", "72", "168") ","
-    ENTRY("six.scales", "F16", "[2,2]", "168", "176") ","
-    ENTRY("six.biases", "F16", "[2,2]", "176", "184") ","
-    ENTRY("off.weight", "F16", "[2,4]", "184", "200") ","
-    ENTRY("moe.weight", "U32", "[3,2,8]", "200", "392") ","
-    ENTRY("moe.scales", "F32", "[3,2,1]", "392", "416") ","
-    ENTRY("moe.biases", "F32", "[3,2,1]", "416", "440") "}";
+    ENTRY("emb.weight", "U32", "[2,8]", "0", "64") "," ENTRY("emb.scales", "BF16", "[2,1]", "64", "68") "," ENTRY(
+        "emb.biases", "BF16", "[2,1]", "68",
+        "72") "," ENTRY("six.weight", "U32", "[2,12]", "72",
+                        "168") "," ENTRY("six.scales", "F16", "[2,2]", "168",
+                                         "176") "," ENTRY("six.biases", "F16", "[2,2]", "176",
+                                                          "184") "," ENTRY("off.weight", "F16", "[2,4]", "184",
+                                                                           "200") "," ENTRY("moe.weight", "U32", "[3,2,8]", "200",
+                                                                                            "392") "," ENTRY("moe.scales", "F32",
+                                                                                                             "[3,2,1]", "392",
+                                                                                                             "416") "," ENTRY("mo"
+                                                                                                                              "e."
+                                                                                                                              "bi"
+                                                                                                                              "as"
+                                                                                                                              "e"
+                                                                                                                              "s",
+                                                                                                                              "F3"
+                                                                                                                              "2",
+                                                                                                                              "[3"
+                                                                                                                              ",2"
+                                                                                                                              ",1"
+                                                                                                                              "]",
+                                                                                                                              "41"
+                                                                                                                              "6",
+                                                                                                                              "44"
+                                                                                                                              "0") "}";
 
 static void test_mlx(void **state)
 {
