@@ -60,6 +60,15 @@ static void commit(struct engine *e)
     resolve_step(e, s);
 }
 
+/* A forward that failed half-way left ops in the queue; they end before the pages they name are given to others. */
+static void drain_device(struct engine *e)
+{
+    const struct backend *b = device_backend(e->cfg.device);
+    uint64_t event;
+    if (b->event_record(e->cfg.device, &event) == 0)
+        b->event_wait(e->cfg.device, event, NULL);
+}
+
 static bool run(struct engine *e, struct step *s)
 {
     struct err err = {0};
@@ -69,6 +78,7 @@ static bool run(struct engine *e, struct step *s)
         return true;
     }
     err_set(&err, rc, "a step was refused: %s", err_text(rc));
+    drain_device(e);
     log_put(LOG_WARN, "engine: a step of %u sequences failed: %s", s->item_count, err.text);
     resolve_failed(e, s, &err);
     return true; /* the others may go on */
