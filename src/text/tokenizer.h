@@ -75,6 +75,7 @@ struct detok {
     bool skip_special;
     uint8_t held[4];     /* bytes of an unfinished scalar */
     uint8_t held_count;
+    uint8_t stripped;    /* leading characters the decoder dropped so far; 255: the text has begun */
 };
 int detok_put(struct detok *d, const struct tokenizer *t, uint32_t id, struct buf *out); /* appends whole scalars only */
 int detok_end(struct detok *d, struct buf *out); /* what is still held, as U+FFFD */
