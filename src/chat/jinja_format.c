@@ -47,7 +47,8 @@ static bool parse_spec(struct jx *jx, struct str s, struct jspec *out)
     char c;
     *out = (struct jspec){.fill = ' ', .width = -1, .prec = -1};
     size_t n = s.n ? utf8_decode(s, &cp) : 0;
-    if (n && n < s.n && is_align((unsigned char)s.p[n])) {
+    bool filled = n && n < s.n && is_align((unsigned char)s.p[n]);
+    if (filled) {
         out->fill = cp;
         out->align = s.p[n];
         s = str_from(s, n + 1);
@@ -57,6 +58,8 @@ static bool parse_spec(struct jx *jx, struct str s, struct jspec *out)
     take(&s, "+- ", &out->sign);
     out->alt = take(&s, "#", &c);
     out->zero = take(&s, "0", &c);
+    if (out->zero && !filled)
+        out->fill = '0';
     out->width = spec_int(&s, -1);
     take(&s, ",_", &out->group);
     if (take(&s, ".", &c) && (out->prec = spec_int(&s, -1)) < 0) {
@@ -84,10 +87,6 @@ static void put_str(struct jsb *b, struct jv v, struct jspec *s)
     }
     if (s->sign || s->align == '=' || s->group)
         jx_fail(b->jx, ERR_TEMPLATE, "Sign, '=' and grouping are not allowed in a string format specifier");
-    if (s->zero && !s->align) {
-        s->fill = '0';
-        s->align = '<';
-    }
     if (!b->jx->rc && s->prec >= 0 && (size_t)s->prec < jstr_chars(v.s))
         v = jstr_sub(b->jx, v.s, 0, jstr_byte_of(v.s, (size_t)s->prec));
     if (!b->jx->rc)

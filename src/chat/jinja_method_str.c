@@ -97,9 +97,8 @@ static void split_space(struct jx *jx, const struct jstr *s, int64_t max, struct
         if (at >= s->n)
             return;
         size_t to = at;
-        if (max-- == 0) { /* the rest in one piece, without the white space at its end */
-            size_t end = jstr_strip(str_from(jstr_text(s), at), false, true).n;
-            jlist_push(jx, out, jstr_sub(jx, s, at, at + end));
+        if (max-- == 0) { /* the rest in one piece, white space at its end included */
+            jlist_push(jx, out, jstr_sub(jx, s, at, s->n));
             return;
         }
         while (to < s->n && !space_at(s, to))
@@ -119,8 +118,7 @@ static void rsplit_space(struct jx *jx, const struct jstr *s, int64_t max, struc
             return;
         size_t at = to;
         if (max-- == 0) {
-            struct str rest = str_n(s->p, to);
-            jlist_push(jx, out, jstr_sub(jx, s, to - jstr_strip(rest, true, false).n, to));
+            jlist_push(jx, out, jstr_sub(jx, s, 0, to));
             return;
         }
         while (at > 0 && !space_at(s, at - char_before(s, at)))
