@@ -168,18 +168,19 @@ static void cut_at_mass(struct cpu_survivors *s, float most, double limit)
 {
     uint64_t sum = 0;
     uint32_t done = 0;
-    for (uint32_t step = 64; done < s->n; step *= 4) {
+    bool crossed = false;
+    for (uint32_t step = 64; done < s->n && !crossed; step *= 4) {
         uint32_t left = s->n - done, k = step < left ? step : left;
         if (!s->sorted) {
             select_front(s->list + done, left, k);
             sort(s->list + done, k);
         }
-        for (uint32_t end = done + k; done < end;) {
+        for (uint32_t end = done + k; done < end && !crossed;) {
             sum += weight(z_at(s, done++), most);
-            if ((double)sum >= limit)
-                s->n = done;
+            crossed = (double)sum >= limit;
         }
     }
+    s->n = done;
     s->sorted = true;
 }
 

@@ -316,8 +316,13 @@ static void run_sample_rows(struct device *d, uint32_t me, uint32_t count, const
     p.records = (struct cpu_logit_block *)(void *)shared;
     uint64_t *list = (uint64_t *)(void *)(shared + shared_bytes(rows, op->vocab, 0));
     bool more = false;
-    for (uint32_t r = 0; r < rows; r++)
+    for (uint32_t r = 0; r < rows; r++) {
         more |= needs_stage_2(op->rows + r);
+        if (op->rows[r].top > SAMPLE_TOP_MAX) {
+            cpu_fail(d, ERR_INTERNAL, "cpu: sample_rows: more top log-probabilities than a result can hold");
+            return;
+        }
+    }
     cpu_split(rows * p.per_row, 1, me, count, &from, &to);
     for (uint32_t i = from; i < to; i++)
         stage_1(&p, i / p.per_row, i % p.per_row);
@@ -336,8 +341,5 @@ static void run_sample_rows(struct device *d, uint32_t me, uint32_t count, const
 
 int cpu_op_sample_rows(struct device *d, const struct op_sample_rows *op)
 {
-    for (uint32_t r = 0; r < op->logits.rows; r++)
-        if (op->rows[r].top > SAMPLE_TOP_MAX)
-            return ERR_INTERNAL;
     return cpu_enqueue(d, run_sample_rows, op, sizeof *op);
 }

@@ -1,0 +1,395 @@
+/* tests/ops/row_cases.h - inputs for every op but linear and embed: one list of cases, run on any device of any backend.
+ *
+ * A case fills `out` with what the op left behind: floats (compared by tolerance between backends, by bytes between levels), bytes and
+ * ids (always by bytes).  Pages start as 0xff bytes (NaN in every float format), so a read of what a row may not see shows up. */
+#ifndef RH_TESTS_ROW_CASES_H
+#define RH_TESTS_ROW_CASES_H
+
+#include "tensor/backend.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum part_kind { PART_FLOATS, PART_BYTES };
+struct part {
+    enum part_kind kind;
+    void *data;
+    size_t size_bytes;
+};
+struct outcome {
+    struct part parts[8];
+    int count;
+};
+
+static inline void outcome_free(struct outcome *o)
+{
+    for (int i = 0; i < o->count; i++)
+        free(o->parts[i].data);
+    o->count = 0;
+}
+
+/* a device under test and what was allocated on it */
+struct bench {
+    struct device *d;
+    uint64_t random;
+    void *owned[64];
+    size_t owned_bytes[64];
+    int owned_count;
+};
+
+static inline void must(int rc, const struct err *err)
+{
+    if (!rc)
+        return;
+    fprintf(stderr, "failed: %s\n", err->text);
+    exit(1);
+}
+
+static inline uint32_t bench_u32(struct bench *b)
+{
+    b->random = b->random * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(b->random >> 32);
+}
+/* roughly normal, deviation 1, now and then an outlier, a zero or a negative zero */
+static inline float bench_value(struct bench *b)
+{
+    float v = 0;
+    for (int i = 0; i < 3; i++)
+        v += (float)(int32_t)bench_u32(b) / 2147483648.0f;
+    uint32_t special = bench_u32(b) % 200;
+    return special == 0 ? 12 * v : special == 1 ? 0.0f : special == 2 ? -0.0f : v;
+}
+
+static inline void *bench_new(struct bench *b, size_t size_bytes)
+{
+    struct err err = {0};
+    void *p;
+    must(device_backend(b->d)->buffer_new(b->d, size_bytes, &p, &err), &err);
+    b->owned[b->owned_count] = p;
+    b->owned_bytes[b->owned_count++] = size_bytes;
+    return p;
+}
+static inline void bench_reset(struct bench *b, uint64_t seed)
+{
+    for (int i = 0; i < b->owned_count; i++)
+        device_backend(b->d)->buffer_free(b->d, b->owned[i], b->owned_bytes[i]);
+    b->owned_count = 0;
+    b->random = seed * 0x9e3779b97f4a7c15u + 1;
+}
+static inline float *bench_floats(struct bench *b, size_t n, float by)
+{
+    float *p = bench_new(b, n * sizeof *p);
+    for (size_t i = 0; i < n; i++)
+        p[i] = bench_value(b) * by;
+    return p;
+}
+static inline struct tensor bench_tensor(struct bench *b, uint32_t rows, uint32_t cols, float by)
+{
+    uint32_t stride = cols + 5;
+    return (struct tensor){bench_floats(b, (size_t)rows * stride, by), rows, cols, stride};
+}
+static inline void bench_wait(struct bench *b)
+{
+    struct err err = {0};
+    uint64_t event;
+    must(device_backend(b->d)->event_record(b->d, &event), &err);
+    must(device_backend(b->d)->event_wait(b->d, event, &err), &err);
+}
+static inline void keep(struct outcome *o, enum part_kind kind, const void *p, size_t size_bytes)
+{
+    struct part *part = o->parts + o->count++;
+    *part = (struct part){kind, malloc(size_bytes ? size_bytes : 1), size_bytes};
+    memcpy(part->data, p, size_bytes);
+}
+static inline void keep_tensor(struct outcome *o, const struct tensor *t)
+{
+    keep(o, PART_FLOATS, t->data, (size_t)t->rows * t->stride * sizeof(float));
+}
+
+/* ---- pages ---- */
+
+struct pages {
+    struct kv_layer layer;
+    unsigned char **table; /* [page_count] */
+    size_t page_bytes;
+    uint32_t page_count;
+    uint32_t *tables;      /* page ids of all sequences, one after the other */
+};
+
+/* Room for `sequences` sequences of `positions`; page ids shuffled. */
+static inline struct pages pages_new(struct bench *b, enum kv_format kf, enum kv_format vf, uint32_t heads, uint32_t d_k, uint32_t d_v,
+                                     uint32_t sequences, uint32_t positions)
+{
+    struct pages p = {.page_count = sequences * ((positions + KV_PAGE - 1) / KV_PAGE)};
+    uint32_t head_bytes = kv_format_k_bytes(kf, d_k) + kv_format_v_bytes(vf, d_v);
+    p.layer = (struct kv_layer){kf, vf, heads, d_k, d_v, head_bytes, NULL, 128};
+    p.page_bytes = 128 + (size_t)heads * head_bytes;
+    p.page_bytes = (p.page_bytes + 63) / 64 * 64;
+    unsigned char *memory = bench_new(b, p.page_bytes * p.page_count);
+    memset(memory, 0xff, p.page_bytes * p.page_count);
+    p.table = bench_new(b, p.page_count * sizeof *p.table);
+    p.tables = bench_new(b, p.page_count * sizeof *p.tables);
+    for (uint32_t i = 0; i < p.page_count; i++) {
+        p.table[i] = memory + i * p.page_bytes;
+        p.tables[i] = i;
+    }
+    for (uint32_t i = p.page_count; i-- > 1;) {
+        uint32_t j = bench_u32(b) % (i + 1), t = p.tables[i];
+        p.tables[i] = p.tables[j], p.tables[j] = t;
+    }
+    p.layer.pages = p.table;
+    return p;
+}
+
+/* Store random K and V at positions [0, n) of a sequence. */
+static inline void pages_fill(struct bench *b, struct pages *p, uint32_t table_first, uint32_t n)
+{
+    struct err err = {0};
+    struct tensor k = bench_tensor(b, n, p->layer.n_kv_heads * p->layer.d_k, 1), v = bench_tensor(b, n, p->layer.n_kv_heads * p->layer.d_v, 1);
+    struct kv_span span = {0, n, 0, table_first};
+    struct op_kv_write op = {.k = k, .v = v, .layer = &p->layer, .spans = &span, .span_count = 1, .tables = p->tables};
+    must(op_kv_write(b->d, &op, &err), &err);
+    bench_wait(b);
+}
+
+/* ---- the cases ---- */
+
+struct row_case {
+    const char *what;
+    double tolerance; /* between backends: |a - b| <= tolerance * max(1, largest |b| of the part) */
+    void (*run)(struct bench *b, struct outcome *out, const struct row_case *c);
+    uint32_t rows, cols, n, m;     /* meaning by op */
+    float a, c;
+    enum kv_format k, v;
+    uint32_t heads, kv_heads, d_k, d_v, window;
+    int variant;
+};
+
+static inline void case_norm(struct bench *b, struct outcome *out, const struct row_case *c)
+{
+    struct err err = {0};
+    struct tensor x = bench_tensor(b, c->rows, c->cols * c->n, c->variant == 2 ? 1e-4f : 1), y = bench_tensor(b, c->rows, c->cols * c->n, 1);
+    struct op_norm op = {.x = x, .y = y, .dim = c->cols, .w = bench_floats(b, c->cols, 1), .eps = 1e-5f, .add = c->variant == 1, .scale = c->a};
+    must(op_norm(b->d, &op, &err), &err);
+    bench_wait(b);
+    keep_tensor(out, &y);
+    if (c->variant == 1)
+        return;
+    op.y = op.x; /* in place */
+    must(op_norm(b->d, &op, &err), &err);
+    bench_wait(b);
+    keep_tensor(out, &x);
+}
+
+static inline uint32_t *case_positions(struct bench *b, uint32_t rows)
+{
+    uint32_t *pos = bench_new(b, rows * sizeof *pos);
+    for (uint32_t r = 0; r < rows; r++)
+        pos[r] = r < 3 ? r : bench_u32(b) % (1u << 20);
+    return pos;
+}
+static inline struct tensor case_table(struct bench *b, uint32_t rows, uint32_t n, float mscale)
+{
+    struct err err = {0};
+    float *inv = bench_new(b, n * sizeof *inv);
+    for (uint32_t i = 0; i < n; i++)
+        inv[i] = i == 0 ? 1.0f : inv[i - 1] * 0.79f;
+    struct op_rope_table op = {.pos = case_positions(b, rows), .inv_freq = inv, .n = n, .mscale = mscale, .table = bench_tensor(b, rows, 2 * n, 1)};
+    must(op_rope_table(b->d, &op, &err), &err);
+    bench_wait(b);
+    return op.table;
+}
+static inline void case_rope(struct bench *b, struct outcome *out, const struct row_case *c)
+{
+    struct err err = {0};
+    struct tensor table = case_table(b, c->rows, c->n, c->a), x = bench_tensor(b, c->rows, c->m * c->cols, 1);
+    struct op_rope op = {.x = x, .n_heads = c->m, .head_dim = c->cols, .table = table, .pairing = (enum rope_pairing)c->variant};
+    must(op_rope(b->d, &op, &err), &err);
+    bench_wait(b);
+    keep_tensor(out, &table);
+    keep_tensor(out, &x);
+}
+
+static inline void case_gated(struct bench *b, struct outcome *out, const struct row_case *c)
+{
+    struct err err = {0};
+    struct op_gated op = {.gate = bench_tensor(b, c->rows, c->cols, c->a), .up = bench_tensor(b, c->rows, c->cols, 1),
+                          .y = bench_tensor(b, c->rows, c->cols, 1), .act = (enum act)c->variant};
+    must(op_gated(b->d, &op, &err), &err);
+    bench_wait(b);
+    keep_tensor(out, &op.y);
+}
+static inline void case_add(struct bench *b, struct outcome *out, const struct row_case *c)
+{
+    struct err err = {0};
+    struct op_add op = {.x = bench_tensor(b, c->rows, c->cols, 1), .y = bench_tensor(b, c->rows, c->cols, 1), .x_scale = c->a, .y_scale = c->c};
+    must(op_add(b->d, &op, &err), &err);
+    bench_wait(b);
+    keep_tensor(out, &op.y);
+}
+static inline void case_softcap(struct bench *b, struct outcome *out, const struct row_case *c)
+{
+    struct err err = {0};
+    struct op_softcap op = {.x = bench_tensor(b, c->rows, c->cols, c->a), .cap = c->c};
+    must(op_softcap(b->d, &op, &err), &err);
+    bench_wait(b);
+    keep_tensor(out, &op.x);
+}
+static inline void case_gather(struct bench *b, struct outcome *out, const struct row_case *c)
+{
+    struct err err = {0};
+    uint32_t *rows = bench_new(b, c->n * sizeof *rows);
+    for (uint32_t i = 0; i < c->n; i++)
+        rows[i] = bench_u32(b) % c->rows;
+    struct op_gather op = {.x = bench_tensor(b, c->rows, c->cols, 1), .y = bench_tensor(b, c->n, c->cols, 1), .rows = rows};
+    must(op_gather(b->d, &op, &err), &err);
+    size_t bytes = (size_t)op.y.rows * op.y.stride * sizeof(float);
+    struct op_copy_in in = {bench_new(b, bytes), op.y.data, bytes};
+    struct op_copy copy = {bench_new(b, bytes), in.dst, bytes};
+    struct op_copy_out back = {bench_new(b, bytes), copy.dst, bytes};
+    must(op_copy_in(b->d, &in, &err), &err);
+    must(op_copy(b->d, &copy, &err), &err);
+    must(op_copy_out(b->d, &back, &err), &err);
+    bench_wait(b);
+    keep(out, PART_BYTES, back.dst, bytes);
+}
+
+/* kv_write, or attn_prepare: two spans of different sequences, the second starting inside a page. */
+static inline void case_store(struct bench *b, struct outcome *out, const struct row_case *c)
+{
+    struct err err = {0};
+    uint32_t positions = 3 * KV_PAGE, rows = c->rows;
+    struct pages p = pages_new(b, c->k, c->v, c->kv_heads, c->d_k, c->d_v, 2, positions);
+    uint32_t first = rows / 3;
+    struct kv_span spans[2] = {{0, first, 0, 0}, {first, rows - first, 17, 3}};
+    struct tensor k = bench_tensor(b, rows, c->kv_heads * c->d_k, c->a), v = bench_tensor(b, rows, c->kv_heads * c->d_v, c->a);
+    uint32_t from = first ? 0 : 1;
+    if (c->variant == 0) {
+        struct op_kv_write op = {.k = k, .v = v, .layer = &p.layer, .spans = spans + from, .span_count = 2 - from, .tables = p.tables};
+        must(op_kv_write(b->d, &op, &err), &err);
+    } else {
+        struct tensor q = bench_tensor(b, rows, c->heads * c->d_k, 1), none = {0};
+        struct op_attn_prepare op = {.q = q, .k = k, .v = v, .n_heads = c->heads, .head_dim = c->d_k,
+                                     .q_norm = c->variant & 2 ? bench_floats(b, c->d_k, 1) : NULL,
+                                     .k_norm = c->variant & 2 ? bench_floats(b, c->d_k, 1) : NULL, .eps = 1e-6f,
+                                     .table = c->variant & 4 ? case_table(b, rows, c->d_k / 2 - (c->variant & 8 ? 4 : 0), 1) : none,
+                                     .pairing = c->variant & 8 ? ROPE_ADJACENT : ROPE_HALVES, .layer = &p.layer, .spans = spans + from,
+                                     .span_count = 2 - from, .tables = p.tables};
+        must(op_attn_prepare(b->d, &op, &err), &err);
+        bench_wait(b);
+        keep_tensor(out, &q);
+        keep_tensor(out, &k);
+    }
+    bench_wait(b);
+    /* norms differ in the last bit between backends, so stored bytes may too: then they count as part of attention's error */
+    if (c->variant < 2)
+        keep(out, PART_BYTES, p.table[0], p.page_bytes * p.page_count);
+}
+
+/* Attention of `rows` rows that end at position `n` - 1 (variant 1: the same cut into single rows; 2: into pieces of 7), and of one
+ * more sequence with a single row. */
+static inline void case_attention(struct bench *b, struct outcome *out, const struct row_case *c)
+{
+    struct err err = {0};
+    struct pages p = pages_new(b, c->k, c->v, c->kv_heads, c->d_k, c->d_v, 2, c->n);
+    uint32_t per = (c->n + KV_PAGE - 1) / KV_PAGE, other = c->m ? c->m : 1, count = 0, cut = c->variant == 1 ? 1 : c->variant == 2 ? 7 : c->rows;
+    pages_fill(b, &p, 0, c->n);
+    pages_fill(b, &p, per, other);
+    struct kv_span *spans = bench_new(b, (c->rows + 1) * sizeof *spans);
+    for (uint32_t at = 0; at < c->rows; at += cut)
+        spans[count++] = (struct kv_span){at, at + cut < c->rows ? cut : c->rows - at, c->n - c->rows + at, 0};
+    spans[count++] = (struct kv_span){c->rows, 1, other - 1, per};
+    struct op_attention op = {.q = bench_tensor(b, c->rows + 1, c->heads * c->d_k, 1), .y = bench_tensor(b, c->rows + 1, c->heads * c->d_v, 1),
+                              .n_heads = c->heads, .layer = &p.layer, .spans = spans, .span_count = count, .tables = p.tables,
+                              .scale = c->a, .softcap = c->c, .window = c->window};
+    float *q = op.q.data;
+    for (size_t i = 0; c->k == KV_Q8 && i < (size_t)op.q.rows * op.q.stride; i++) /* no outliers where their neighbours' precision would go */
+        q[i] = q[i] > 3 ? 3 : q[i] < -3 ? -3 : q[i];
+    must(op_attention(b->d, &op, &err), &err);
+    bench_wait(b);
+    keep_tensor(out, &op.y);
+}
+
+/* The list.  Returns how many; fills `cases` when it is not NULL. */
+static inline size_t row_cases(struct row_case *cases)
+{
+    size_t n = 0;
+#define CASE(...)                                 \
+    {                                             \
+        struct row_case one = {__VA_ARGS__};      \
+        if (cases)                                \
+            cases[n] = one;                       \
+        n++;                                      \
+    }
+    static const uint32_t dims[] = {1, 7, 8, 15, 16, 17, 33, 64, 576, 2053};
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+        CASE("norm", 2e-6, case_norm, .rows = 3, .cols = dims[i], .n = 1)
+        CASE("norm groups", 2e-6, case_norm, .rows = 2, .cols = dims[i], .n = 3, .variant = 2)
+        CASE("norm add", 2e-6, case_norm, .rows = 1, .cols = dims[i], .n = 1, .variant = 1, .a = i % 2 ? 1.0f : 0.22f)
+        CASE("add", 1e-6, case_add, .rows = 3, .cols = dims[i], .a = i % 2 ? 1.0f : 0.3f, .c = i % 3 ? 1.0f : 0.7f)
+        CASE("softcap", 1e-6, case_softcap, .rows = 2, .cols = dims[i], .a = i % 2 ? 40.0f : 0.5f, .c = 30)
+        CASE("gather", 0, case_gather, .rows = 5, .cols = dims[i], .n = 7)
+        for (int act = 0; act < ACT_COUNT; act++)
+            CASE("gated", 2e-6, case_gated, .rows = i % 2 ? 1 : 3, .cols = dims[i], .a = i % 2 ? 3.0f : 30.0f, .variant = act)
+    }
+    for (int pairing = 0; pairing < 2; pairing++) {
+        CASE("rope", 1e-6, case_rope, .rows = 5, .cols = 64, .n = 32, .m = 3, .a = 1, .variant = pairing)
+        CASE("rope partial", 1e-6, case_rope, .rows = 2, .cols = 80, .n = 10, .m = 1, .a = 1.19f, .variant = pairing)
+        CASE("rope odd", 1e-6, case_rope, .rows = 1, .cols = 14, .n = 7, .m = 2, .a = 1, .variant = pairing)
+    }
+    static const uint32_t head_dims[] = {8, 16, 24, 32, 64, 80, 96, 128, 256, 512};
+    for (size_t i = 0; i < sizeof head_dims / sizeof *head_dims; i++)
+        for (int k = 0; k < KV_FORMAT_COUNT; k++)
+            for (int v = 0; v < KV_FORMAT_COUNT; v++) {
+                uint32_t d = head_dims[i], d_v = i % 3 == 1 && d >= 64 ? d - 32 : d;
+                if (!kv_format_k_bytes((enum kv_format)k, d) || !kv_format_v_bytes((enum kv_format)v, d_v) || (k != v && (i + k + v) % 3))
+                    continue;
+                /* one chain of d roundings; with int8 K, q is rounded to a 254th of its range as well */
+                double t = k == KV_Q8 ? 2e-2 : fmax(3e-6, 3e-7 * sqrt(d));
+                float scale = 1 / sqrtf((float)d);
+                CASE("kv_write", 0, case_store, .rows = 40, .kv_heads = 2, .d_k = d, .d_v = d_v, .k = (enum kv_format)k, .v = (enum kv_format)v,
+                     .a = i % 2 ? 1 : 1e-3f)
+                CASE("attn_prepare", 2e-6, case_store, .rows = i % 2 ? 1 : 9, .heads = 4, .kv_heads = 2, .d_k = d, .d_v = d,
+                     .k = (enum kv_format)k, .v = kv_format_v_bytes((enum kv_format)v, d) ? (enum kv_format)v : KV_F32, .a = 1,
+                     .variant = 1 + (int)(i % 2) * 2 + 4 + (k % 2 && d > 16 ? 8 : 0))
+                CASE("attention decode", t, case_attention, .rows = 1, .n = 300, .m = 33, .heads = 6, .kv_heads = 2, .d_k = d, .d_v = d_v,
+                     .k = (enum kv_format)k, .v = (enum kv_format)v, .a = scale)
+                CASE("attention rows", t, case_attention, .rows = 35, .n = 270, .m = 1, .heads = 4, .kv_heads = 1, .d_k = d, .d_v = d_v,
+                     .k = (enum kv_format)k, .v = (enum kv_format)v, .a = scale, .variant = (k + v) % 3, .window = v == 1 ? 70 : 0)
+            }
+    static const uint32_t lengths[] = {1, 2, 31, 32, 33, 64, 255, 256, 257, 511, 513, 1500};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        for (int v = 0; v < 3; v++) {
+            uint32_t len = lengths[i], rows = v == 0 ? 1 : len < 70 ? len : 70;
+            CASE("attention lengths", 3e-6, case_attention, .rows = rows, .n = len, .m = 5, .heads = v == 2 ? 5 : 3, .kv_heads = v == 2 ? 5 : 1,
+                 .d_k = 64, .d_v = 64, .k = KV_F16, .v = KV_F16, .a = 0.125f, .variant = v)
+            CASE("attention window", 3e-6, case_attention, .rows = rows, .n = len, .m = 5, .heads = 4, .kv_heads = 2, .d_k = 48, .d_v = 48,
+                 .k = KV_BF16, .v = KV_F16, .a = 0.3f, .variant = v, .window = i % 2 ? 17 : 257)
+            CASE("attention softcap", 3e-6, case_attention, .rows = rows, .n = len, .m = 5, .heads = 4, .kv_heads = 4, .d_k = 32, .d_v = 32,
+                 .k = KV_F16, .v = KV_Q8, .a = 1.0f, .c = 5, .variant = v)
+        }
+    CASE("attention 40 heads on one", 3e-6, case_attention, .rows = 3, .n = 600, .m = 9, .heads = 40, .kv_heads = 1, .d_k = 64, .d_v = 64,
+         .k = KV_F16, .v = KV_F16, .a = 0.125f)
+    CASE("attention 4096", 3e-6, case_attention, .rows = 1, .n = 4096, .m = 9, .heads = 3, .kv_heads = 3, .d_k = 64, .d_v = 64, .k = KV_F16,
+         .v = KV_F16, .a = 0.125f)
+#undef CASE
+    return n;
+}
+
+/* What every case stays within. */
+static inline struct device_reserve row_cases_reserve(void)
+{
+    return (struct device_reserve){.rows_max = 128, .cols_max = 4096, .heads_max = 64, .head_dim_max = 512, .context_max = 8192,
+                                   .logit_rows_max = 16, .vocab_max = 40000};
+}
+
+static inline void row_case_run(struct bench *b, const struct row_case *c, size_t index, struct outcome *out)
+{
+    out->count = 0;
+    bench_reset(b, index);
+    c->run(b, out, c);
+}
+
+#endif
