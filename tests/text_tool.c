@@ -4,8 +4,8 @@
  *
  * A request is one byte of mode, a little-endian u32 length and that many bytes; a reply is a u32 count and that many u32.
  * Modes: 'e' encode with special tokens and BOS/EOS, 'p' the same without BOS/EOS, 't' special tokens stay text, 'd' the bytes are
- * u32 ids: the reply counts bytes, padded to u32.  Replies are buffered until the input pauses.  --time FILE encodes a file and
- * prints megabytes per second instead. */
+ * u32 ids: the reply counts bytes, padded to u32; 'f' has no reply and flushes those before.  --time FILE encodes a file and prints
+ * megabytes per second instead. */
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/thread.h"
@@ -75,6 +75,10 @@ static void put_u32(uint32_t v)
 static int serve(const struct tokenizer *t, char mode, struct str in, struct token_ids *ids, struct buf *bytes, struct err *err)
 {
     ids->n = bytes->n = 0;
+    if (mode == 'f') {
+        fflush(stdout);
+        return 0;
+    }
     if (mode == 'd') {
         uint32_t *list = mem_try_array(in.n / 4 + 1, 4);
         if (!list)
