@@ -91,30 +91,23 @@ static void dot(const struct cpu_kernels *k, const struct weight *w, const struc
     k->dot[w->panel.layout](&job);
 }
 
-/* Dots to outputs: + bias, * alpha, then stored or added. */
-static void finish(const struct product *p, const float *out, size_t out_stride, uint32_t row, uint32_t rows, uint32_t col, uint32_t cols)
-{
-    for (uint32_t r = 0; r < rows; r++) {
-        const float *o = out + r * out_stride;
-        float *y = (float *)p->y.data + (size_t)(row + r) * p->y.stride + col;
-        for (uint32_t i = 0; i < cols; i++) {
-            float v = p->bias ? o[i] + p->bias[col + i] : o[i];
-            v = p->alpha == 1.0f ? v : v * p->alpha;
-            y[i] = p->add ? y[i] + v : v;
-        }
-    }
-}
-
 /* Panels [from, to) of one product for one row block. */
 static void product_part(const struct cpu_kernels *k, const struct product *p, const struct input *in, uint32_t row, uint32_t rows,
                          uint32_t from, uint32_t to, struct own *own)
 {
     uint32_t step = rows <= 8 ? PANELS_FEW : PANELS_MANY;
+    bool plain = !p->bias && !p->add && p->alpha == 1.0f;
     for (uint32_t i = from; i < to; i += step) {
-        uint32_t n = to - i < step ? to - i : step, col = i * CPU_PANEL_ROWS;
-        uint32_t cols = p->y.cols - col < n * CPU_PANEL_ROWS ? p->y.cols - col : n * CPU_PANEL_ROWS;
-        dot(k, p->w, in, row, rows, i, n, own->out[0], n * CPU_PANEL_ROWS, own->tmp);
-        finish(p, own->out[0], n * CPU_PANEL_ROWS, row, rows, col, cols);
+        uint32_t n = to - i < step ? to - i : step, col = i * CPU_PANEL_ROWS, width = n * CPU_PANEL_ROWS;
+        uint32_t cols = p->y.cols - col < width ? p->y.cols - col : width;
+        float *y = (float *)p->y.data + (size_t)row * p->y.stride + col;
+        if (plain && cols == width) {
+            dot(k, p->w, in, row, rows, i, n, y, p->y.stride, own->tmp);
+            continue;
+        }
+        dot(k, p->w, in, row, rows, i, n, own->out[0], width, own->tmp);
+        struct cpu_finish f = {own->out[0], width, y, p->y.stride, rows, cols, p->bias ? p->bias + col : NULL, p->alpha, p->add};
+        k->finish(&f);
     }
 }
 

@@ -36,8 +36,22 @@ struct cpu_dot {
 enum { CPU_DOT_ROWS = 128, CPU_DOT_TMP = 64 << 10 };
 typedef void (*cpu_dot_fn)(const struct cpu_dot *job);
 
-#define CPU_KERNELS_LINEAR(X) \
-    X(cpu_quantize_fn, quantize)
+/* Dots to outputs, per element: v = dot + bias (when there is one), v = v alpha (when it is not 1), y = v or y = y + v. */
+struct cpu_finish {
+    const float *dot;   /* [rows][dot_stride] */
+    size_t dot_stride;  /* floats */
+    float *y;           /* [rows][y_stride] */
+    size_t y_stride;    /* floats */
+    uint32_t rows, cols;
+    const float *bias;  /* [cols] or NULL */
+    float alpha;
+    bool add;
+};
+typedef void (*cpu_finish_fn)(const struct cpu_finish *job);
+
+#define CPU_KERNELS_LINEAR(X)    \
+    X(cpu_quantize_fn, quantize) \
+    X(cpu_finish_fn, finish)
 
 /* ---- rows: norms, rope, activations, attention, sampling.  X(type, field). ---- */
 

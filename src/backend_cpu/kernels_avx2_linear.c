@@ -50,9 +50,7 @@ VEC vf vec_zerof(void)
 }
 VEC vi vec_repeat32(const void *p)
 {
-    int v;
-    memcpy(&v, p, sizeof v);
-    return _mm256_set1_epi32(v);
+    return _mm256_castps_si256(_mm256_broadcast_ss((const float *)p)); /* in the load unit alone */
 }
 VEC vf vec_repeatf(const float *p)
 {
@@ -166,14 +164,37 @@ VEC vi vec_start_half(const int16_t *pair, int z)
 {
     return z ? _mm256_mullo_epi16(vec_repeat32(pair), vec_set16(-z)) : _mm256_setzero_si256();
 }
+/* Integer sums may be put into any order, and compilers do: all products first, then a tree, everything spilled in between.  This
+ * keeps a chain a chain. */
+VEC vi vec_in_order(vi c)
+{
+    __asm__("" : "+x"(c));
+    return c;
+}
 VEC vi vec_dot(vi c, vi w, vi a)
 {
-    return _mm256_add_epi16(c, _mm256_maddubs_epi16(w, a));
+    return vec_in_order(_mm256_add_epi16(c, _mm256_maddubs_epi16(w, a)));
 }
 VEC vi vec_dot_signed(vi c, vi size, vsign sign, vi a)
 {
     vi products = _mm256_maddubs_epi16(size, _mm256_sign_epi8(a, sign));
-    return _mm256_add_epi32(c, _mm256_madd_epi16(products, vec_set16(1)));
+    return vec_in_order(_mm256_add_epi32(c, _mm256_madd_epi16(products, vec_set16(1))));
+}
+/* Where many rows meet a signed weight w: sum w a = sum |w| (a ^ m) + sum of |w| where w < 0, m the mask of w < 0: the mask is made
+ * once, the exclusive or runs on any port where sign would not, and the last sum is the weights' own. */
+#define VEC_FLIPS 1
+VEC vi vec_negative(vi w)
+{
+    return _mm256_cmpgt_epi8(_mm256_setzero_si256(), w);
+}
+VEC vi vec_sum8(vi w) /* unsigned bytes <= 128 to sums of 4 */
+{
+    return _mm256_madd_epi16(_mm256_maddubs_epi16(w, vec_set8(1)), vec_set16(1));
+}
+VEC vi vec_dot_flipped(vi c, vi size, vi mask, vi a)
+{
+    vi products = _mm256_maddubs_epi16(size, _mm256_xor_si256(a, mask));
+    return vec_in_order(_mm256_add_epi32(c, _mm256_madd_epi16(products, vec_set16(1))));
 }
 VEC vi vec_post(vi p, const int16_t *pair, int post)
 {
@@ -268,8 +289,32 @@ static void quantize(const float *x, uint32_t cols, struct cpu_act *out)
         quantize_block(x + 32 * b, out + b);
 }
 
+static void finish_row(const float *dot, float *y, const struct cpu_finish *j)
+{
+    vf alpha = _mm256_set1_ps(j->alpha);
+    uint32_t i = 0;
+    for (; i + 8 <= j->cols; i += 8) {
+        vf v = vec_loadf(dot + i);
+        v = j->bias ? vec_addf(v, vec_loadf(j->bias + i)) : v;
+        v = vec_mul(v, alpha); /* times 1 changes nothing */
+        vec_storef(y + i, j->add ? vec_addf(vec_loadf(y + i), v) : v);
+    }
+    for (; i < j->cols; i++) {
+        float v = j->bias ? dot[i] + j->bias[i] : dot[i];
+        v = v * j->alpha;
+        y[i] = j->add ? y[i] + v : v;
+    }
+}
+
+static void finish(const struct cpu_finish *j)
+{
+    for (uint32_t r = 0; r < j->rows; r++)
+        finish_row(j->dot + r * j->dot_stride, j->y + r * j->y_stride, j);
+}
+
 const struct cpu_kernels cpu_kernels_avx2_linear = {
     .quantize = quantize,
+    .finish = finish,
     .dot =
         {
 #define DOT_ENTRY(name, class, W, D, M, SC, MN, BHEAD, BODY) [CPU_LAYOUT_##name] = dot_##name,

@@ -33,7 +33,10 @@ static void quantize_block(const float *x, struct cpu_act *a)
     }
     int pair[2][2] = {{0}}; /* [half][which] */
     for (int i = 0; i < 32; i++) {
-        int q = nearest(x[i] * id);
+        float v = x[i] * id;
+        int q = v == v ? nearest(v) : -127;
+        if (v != v)
+            a->s = NAN; /* a value that is not finite spoils its block, visibly */
         a->q[i] = (int8_t)q;
         pair[i / 16][i / 2 % 2] += q;
     }
@@ -50,6 +53,17 @@ static void quantize(const float *x, uint32_t cols, struct cpu_act *out)
 {
     for (uint32_t b = 0; b < cols / 32; b++)
         quantize_block(x + 32 * b, out + b);
+}
+
+static void finish(const struct cpu_finish *j)
+{
+    for (uint32_t r = 0; r < j->rows; r++)
+        for (uint32_t i = 0; i < j->cols; i++) {
+            float v = j->dot[r * j->dot_stride + i], *y = j->y + r * j->y_stride + i;
+            v = j->bias ? v + j->bias[i] : v;
+            v = j->alpha == 1.0f ? v : v * j->alpha;
+            *y = j->add ? *y + v : v;
+        }
 }
 
 /* ---- quantised weights ---- */
@@ -127,6 +141,7 @@ static void dot_float(const struct cpu_dot *j)
 
 const struct cpu_kernels cpu_kernels_ref_linear = {
     .quantize = quantize,
+    .finish = finish,
     .dot =
         {
 #define REF_DOT(name, unit_head, block_head, body, unit) [CPU_LAYOUT_##name] = (unit) ? dot_quant : dot_float,

@@ -185,6 +185,27 @@ TILE_CLASSES(CLASS_CONSTANTS)
         w0 = vec_size(w0), w1 = vec_size(w1);             \
         ROWS(STEP_SIGNED, g)                              \
     }
+/* the same from a chunk: sizes and masks were made when it was unpacked (vec_dot_flipped) */
+#define START_FLIPPED(r, g) c##r##_0 = vec_load(c->fix[at][0]), c##r##_1 = vec_load(c->fix[at][1]);
+#define STEP_FLIPPED(r, g)                                        \
+    {                                                             \
+        vi a = vec_repeat32(ACT(r)->q + 4 * (g));                 \
+        c##r##_0 = vec_dot_flipped(c##r##_0, w0, s0, a);          \
+        c##r##_1 = vec_dot_flipped(c##r##_1, w1, s1, a);          \
+    }
+#define GROUP_FLIPPED(ROWS, W, g)                                              \
+    {                                                                          \
+        vi w0 = W(body, g, 0), w1 = W(body, g, 1);                             \
+        vi s0 = vec_load(c->flip[at][g][0]), s1 = vec_load(c->flip[at][g][1]); \
+        ROWS(STEP_FLIPPED, g)                                                  \
+    }
+#if VEC_FLIPS
+#define CHUNK_START START_FLIPPED
+#define CHUNK_GROUP GROUP_FLIPPED
+#else
+#define CHUNK_START START_WIDE
+#define CHUNK_GROUP GROUP_SIGNED
+#endif
 /* the finished sum as the exact float P */
 #define SUM_WIDE(r, g)                                                             \
     p##r##_0 = vec_sum_wide(c##r##_0, ACT(r)->pair, KIND, POST);                   \
@@ -216,7 +237,7 @@ TILE_CLASSES(CLASS_CONSTANTS)
     }
 
 /* Uses u, b, body: the unit, the block, its codes (whatever W, D, M, SC, MN make of them); at: the block's index in the rows. */
-#define BLOCK(ROWS, W, D, M, SC, MN)                                                                             \
+#define BLOCK(ROWS, W, D, M, SC, MN, START, SGROUP)                                                                     \
     {                                                                                                            \
         ROWS(DECLARE_P, 0)                                                                                       \
         {                                                                                                        \
@@ -227,10 +248,9 @@ TILE_CLASSES(CLASS_CONSTANTS)
                 GROUP(ROWS, W, 4) GROUP(ROWS, W, 5) GROUP(ROWS, W, 6) GROUP(ROWS, W, 7)                          \
                 ROWS(SUM_WIDE, 0)                                                                                \
             } else if (KIND == KIND_SIGNED) {                                                                    \
-                ROWS(START_WIDE, 0)                                                                              \
-                GROUP_SIGNED(ROWS, W, 0) GROUP_SIGNED(ROWS, W, 1) GROUP_SIGNED(ROWS, W, 2)                       \
-                GROUP_SIGNED(ROWS, W, 3) GROUP_SIGNED(ROWS, W, 4) GROUP_SIGNED(ROWS, W, 5)                       \
-                GROUP_SIGNED(ROWS, W, 6) GROUP_SIGNED(ROWS, W, 7)                                                \
+                ROWS(START, 0)                                                                                   \
+                SGROUP(ROWS, W, 0) SGROUP(ROWS, W, 1) SGROUP(ROWS, W, 2) SGROUP(ROWS, W, 3)                      \
+                SGROUP(ROWS, W, 4) SGROUP(ROWS, W, 5) SGROUP(ROWS, W, 6) SGROUP(ROWS, W, 7)                      \
                 ROWS(SUM_WIDE, 0)                                                                                \
             } else {                                                                                             \
                 {                                                                                                \
@@ -289,7 +309,7 @@ TILE_CLASSES(CLASS_CONSTANTS)
             for (uint32_t at = 0, left = unit; at < blocks; at++) {                                              \
                 const uint8_t *body = b + (BHEAD);                                                               \
                 prefetch(body, BODY, delta);                                                                     \
-                BLOCK(ROWS, W, D, M, SC, MN)                                                                     \
+                BLOCK(ROWS, W, D, M, SC, MN, START_WIDE, GROUP_SIGNED)                                                                     \
                 b = body + (BODY);                                                                               \
                 if (--left == 0)                                                                                 \
                     u = b, b += unit_head, left = unit;                                                          \
@@ -306,6 +326,9 @@ struct chunk {
     _Alignas(64) uint8_t w[CHUNK][8][2][VEC_BYTES];
     float d[CHUNK][2][LANES], m[CHUNK][2][LANES];
     int32_t sc[CHUNK][2][2][LANES], mn[CHUNK][2][LANES];
+    /* signed codes of levels without a signed product: w holds |w|, flip the mask of w < 0, fix the sum of |w| where w < 0 */
+    uint8_t flip[CHUNK][8][2][VEC_BYTES];
+    int32_t fix[CHUNK][2][LANES];
 };
 _Static_assert(sizeof(struct chunk) + CPU_DOT_ROWS * 2 * VEC_BYTES <= CPU_DOT_TMP, "a chunk and the sums of all rows fit into tmp");
 
@@ -315,9 +338,18 @@ _Static_assert(sizeof(struct chunk) + CPU_DOT_ROWS * 2 * VEC_BYTES <= CPU_DOT_TM
 #define CHUNK_SC(b, h, v) vec_load_scale(c->sc[at][h][v])
 #define CHUNK_MN(b, v) vec_load(c->mn[at][v])
 
-#define UNPACK_GROUP(W, g)                         \
-    vec_store(c->w[k][g][0], W(body, g, 0));       \
-    vec_store(c->w[k][g][1], W(body, g, 1));
+#define UNPACK_WORD(W, g, v)                                              \
+    {                                                                     \
+        vi w = W(body, g, v);                                             \
+        if (KIND == KIND_SIGNED && VEC_FLIPS) {                           \
+            vi mask = vec_negative(w);                                    \
+            w = vec_size(w);                                              \
+            vec_store(c->flip[k][g][v], mask);                            \
+            fix##v = vec_addd(fix##v, vec_sum8(vec_and(w, mask)));        \
+        }                                                                 \
+        vec_store(c->w[k][g][v], w);                                      \
+    }
+#define UNPACK_GROUP(W, g) UNPACK_WORD(W, g, 0) UNPACK_WORD(W, g, 1)
 #define UNPACK_VECTOR(D, M, SC, MN, v)                           \
     vec_storef(c->d[k][v], D(u, b, v));                          \
     if (MIN != MIN_NONE)                                         \
@@ -340,11 +372,17 @@ _Static_assert(sizeof(struct chunk) + CPU_DOT_ROWS * 2 * VEC_BYTES <= CPU_DOT_TM
         const uint8_t *u = j->w + i * j->panel_bytes + (size_t)(at / unit) * j->panel->unit_bytes, *b = u + unit_head; \
         for (uint32_t k = 0, left = unit; k < n; k++) {                                                          \
             const uint8_t *body = b + (BHEAD);                                                                   \
+            vi fix0 = vec_set32(0), fix1 = fix0;                                                                 \
             prefetch(body, BODY, delta);                                                                         \
             UNPACK_GROUP(W, 0) UNPACK_GROUP(W, 1) UNPACK_GROUP(W, 2) UNPACK_GROUP(W, 3)                          \
             UNPACK_GROUP(W, 4) UNPACK_GROUP(W, 5) UNPACK_GROUP(W, 6) UNPACK_GROUP(W, 7)                          \
             UNPACK_VECTOR(D, M, SC, MN, 0)                                                                       \
             UNPACK_VECTOR(D, M, SC, MN, 1)                                                                       \
+            if (KIND == KIND_SIGNED && VEC_FLIPS) {                                                              \
+                vec_store(c->fix[k][0], fix0);                                                                   \
+                vec_store(c->fix[k][1], fix1);                                                                   \
+            }                                                                                                    \
+            (void)fix0, (void)fix1;                                                                              \
             b = body + (BODY);                                                                                   \
             if (--left == 0)                                                                                     \
                 u = b, b += unit_head, left = unit;                                                              \
@@ -363,7 +401,7 @@ _Static_assert(sizeof(struct chunk) + CPU_DOT_ROWS * 2 * VEC_BYTES <= CPU_DOT_TM
         ROWS(TILE_ACT, 0)                                                                                        \
         ROWS(TILE_LOAD, 0)                                                                                       \
         for (uint32_t at = 0; at < n; at++)                                                                      \
-            BLOCK(ROWS, CHUNK_W, CHUNK_D, CHUNK_M, CHUNK_SC, CHUNK_MN)                                           \
+            BLOCK(ROWS, CHUNK_W, CHUNK_D, CHUNK_M, CHUNK_SC, CHUNK_MN, CHUNK_START, CHUNK_GROUP)                                           \
         ROWS(TILE_STORE, 0)                                                                                      \
     }
 #define TILES(name, kind, z, post, min) TILE(name, ROWS1, 1) TILE(name, ROWS2, 2) TILE(name, ROWS4, 4)

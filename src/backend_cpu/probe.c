@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { REPEATS_MAX = 64, THREADS_MAX = 512 };
 
@@ -29,7 +30,15 @@ struct probe_thread {
     struct probe_run *run;
     uint32_t me;
     pthread_t thread;
+    int64_t cpu_ns[REPEATS_MAX + 1]; /* of each repeat */
 };
+
+static int64_t thread_cpu_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
 
 static void *probe_main(void *arg)
 {
@@ -38,7 +47,9 @@ static void *probe_main(void *arg)
     thread_pin(t->me);
     for (uint32_t i = 0; i < r->repeats + 1; i++) { /* the first is a warm-up */
         pthread_barrier_wait(&r->start);
+        int64_t begin = thread_cpu_ns();
         uint64_t v = r->loop(r->set ? r->set + t->me * r->slice : NULL, r->slice, r->rounds);
+        t->cpu_ns[i] = thread_cpu_ns() - begin;
         atomic_fetch_add(&r->sink, v);
         pthread_barrier_wait(&r->end);
     }
@@ -79,9 +90,16 @@ static int probe_measure(struct probe_run *r, double amount, struct probe_result
         pthread_join(t[i].thread, NULL);
     pthread_barrier_destroy(&r->start);
     pthread_barrier_destroy(&r->end);
+    double cpu_best = 0;
+    for (uint32_t i = 1; i <= r->repeats; i++) {
+        double rate = 0;
+        for (uint32_t j = 0; j < r->threads; j++)
+            rate += amount / r->threads / (double)(t[j].cpu_ns[i] + 1);
+        cpu_best = rate > cpu_best ? rate : cpu_best;
+    }
     mem_free(t);
     qsort(rates, r->repeats, sizeof rates[0], by_size);
-    *out = (struct probe_result){rates[r->repeats - 1], rates[r->repeats / 2]};
+    *out = (struct probe_result){rates[r->repeats - 1], rates[r->repeats / 2], cpu_best};
     return 0;
 }
 

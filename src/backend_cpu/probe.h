@@ -8,7 +8,8 @@
 #include <stdint.h>
 
 struct probe_result {
-    double best, median; /* over the repeats */
+    double best, median; /* over the repeats, by the clock on the wall */
+    double cpu_best;     /* by the threads' own CPU time: what it would be if nobody else ran */
 };
 
 /* GB/s of `threads` pinned threads reading a set of `set_bytes` again and again, each its own slice. */
