@@ -217,5 +217,7 @@ const struct backend backend_cpu = {
     .softcap = cpu_op_softcap,
     .gather = cpu_op_gather,
     .sample_rows = cpu_op_sample_rows,
+    .norm_linear = cpu_op_norm_linear,
+    .norm_gated = cpu_op_norm_gated,
     .attn_prepare = cpu_op_attn_prepare,
 };

@@ -179,6 +179,34 @@ static bool input_plain(struct device *d, const struct tensor *x, bool quant, ui
     return true;
 }
 
+/* What the norm of x feeds: f32 rows when a weight is float, quantised rows when one is not. */
+static bool input_normed(struct device *d, const struct tensor *x, const float *norm_w, float eps, const struct tensor *scratch,
+                         bool plain, bool quant, uint32_t me, uint32_t count, struct own *own, struct input *in)
+{
+    const struct cpu_kernels *k = cpu_kernels_of(d);
+    uint32_t blocks = x->cols / 32, from = 0, to = x->rows;
+    bool alone = (uint64_t)x->rows * x->cols <= ALONE_MAX;
+    float *f = alone ? own->rows : (float *)scratch->data, *row = (float *)(void *)(own + 1);
+    size_t f_step = alone ? x->cols : scratch->stride;
+    struct cpu_act *q = alone || !quant ? own->acts : cpu_shared_scratch(d, x->rows * act_bytes(x->cols));
+    if (!q)
+        return false;
+    if (!alone)
+        cpu_split(x->rows, 1, me, count, &from, &to);
+    for (uint32_t r = from; r < to; r++) {
+        float *y = plain ? f + r * f_step : row;
+        k->norm(tensor_row(x, r), norm_w, y, x->cols, eps, false, 1.0f);
+        if (quant)
+            k->quantize(y, x->cols, q + (size_t)r * blocks);
+    }
+    if (!alone)
+        cpu_barrier(d, me);
+    *in = (struct input){.rows = x->rows, .cols = x->cols, .f = f, .f_stride = f_step * sizeof(float)};
+    if (quant)
+        in->q = q, in->q_stride = act_bytes(x->cols);
+    return true;
+}
+
 /* ---- ops ---- */
 
 static void linear_run(struct device *d, uint32_t me, uint32_t count, const void *arg)
@@ -196,6 +224,74 @@ int cpu_op_linear(struct device *d, const struct op_linear *op)
 {
     int rc = reserved_for(d, op->x.rows, op->x.cols);
     return rc ? rc : cpu_enqueue(d, linear_run, op, sizeof *op);
+}
+
+static struct own *own_of(struct device *d, uint32_t me, uint32_t cols)
+{
+    return cpu_scratch(d, me, sizeof(struct own) + cols * sizeof(float));
+}
+
+static void norm_linear_run(struct device *d, uint32_t me, uint32_t count, const void *arg)
+{
+    const struct op_norm_linear *op = arg;
+    struct own *own = own_of(d, me, op->x.cols);
+    struct input in;
+    bool plain = false, quant = false;
+    struct product p[NORM_INPUT_MAX];
+    for (uint32_t i = 0; i < op->n; i++) {
+        plain = plain || cpu_weight_is_float(op->w[i]);
+        quant = quant || !cpu_weight_is_float(op->w[i]);
+        p[i] = (struct product){op->w[i], op->bias[i], 1.0f, false, op->y[i]};
+    }
+    if (own && input_normed(d, &op->x, op->norm_w, op->eps, &op->scratch, plain, quant, me, count, own, &in))
+        products_run(d, p, op->n, &in, me, count, own);
+}
+
+int cpu_op_norm_linear(struct device *d, const struct op_norm_linear *op)
+{
+    int rc = reserved_for(d, op->x.rows, op->x.cols);
+    return rc ? rc : cpu_enqueue(d, norm_linear_run, op, sizeof *op);
+}
+
+/* Panels [from, to) of gate and up for one row block, and their activation. */
+static void gated_part(const struct cpu_kernels *k, const struct op_norm_gated *op, const struct input *in, uint32_t row, uint32_t rows,
+                       uint32_t from, uint32_t to, struct own *own)
+{
+    cpu_gated_fn act = op->act == ACT_SILU ? k->gated_silu : op->act == ACT_GELU_TANH ? k->gated_gelu_tanh : k->gated_gelu_erf;
+    uint32_t step = rows <= 8 ? PANELS_FEW : PANELS_MANY;
+    for (uint32_t i = from; i < to; i += step) {
+        uint32_t n = to - i < step ? to - i : step, col = i * CPU_PANEL_ROWS, width = n * CPU_PANEL_ROWS;
+        uint32_t cols = op->y.cols - col < width ? op->y.cols - col : width;
+        dot(k, op->gate, in, row, rows, i, n, own->out[0], width, own->tmp);
+        dot(k, op->up, in, row, rows, i, n, own->out[1], width, own->tmp);
+        for (uint32_t r = 0; r < rows; r++)
+            act(own->out[0] + r * width, own->out[1] + r * width, (float *)op->y.data + (size_t)(row + r) * op->y.stride + col, cols);
+    }
+}
+
+static void norm_gated_run(struct device *d, uint32_t me, uint32_t count, const void *arg)
+{
+    const struct op_norm_gated *op = arg;
+    struct own *own = own_of(d, me, op->x.cols);
+    struct input in;
+    bool gate_float = cpu_weight_is_float(op->gate), up_float = cpu_weight_is_float(op->up);
+    if (!own || !input_normed(d, &op->x, op->norm_w, op->eps, &op->scratch, gate_float || up_float, !gate_float || !up_float, me, count,
+                              own, &in))
+        return;
+    uint32_t step = block_rows(&in), panels = op->gate->panels, from, to;
+    cpu_split((in.rows + step - 1) / step * panels, 1, me, count, &from, &to);
+    while (from < to) {
+        uint32_t row = from / panels * step, panel = from % panels, rows = in.rows - row < step ? in.rows - row : step;
+        uint32_t end = to - from < panels - panel ? panel + (to - from) : panels;
+        gated_part(cpu_kernels_of(d), op, &in, row, rows, panel, end, own);
+        from += end - panel;
+    }
+}
+
+int cpu_op_norm_gated(struct device *d, const struct op_norm_gated *op)
+{
+    int rc = reserved_for(d, op->x.rows, op->x.cols);
+    return rc ? rc : cpu_enqueue(d, norm_gated_run, op, sizeof *op);
 }
 
 static void embed_run(struct device *d, uint32_t me, uint32_t count, const void *arg)

@@ -155,6 +155,91 @@ static void linear_is_the_files_meaning(void **state)
     }
 }
 
+/* ---- fusions against their composition, byte for byte ---- */
+
+struct fused {
+    uint32_t rows, cols, out[3];
+    const struct random_kind *kinds[3];
+};
+
+static float *randoms(size_t n, uint64_t seed)
+{
+    float *f = malloc(n * sizeof *f);
+    for (size_t i = 0; i < n; i++)
+        f[i] = random_value(&seed);
+    return f;
+}
+
+static void fusion_one(struct device *d, const struct fused *f)
+{
+    struct err err = {0};
+    struct weight_src src[3];
+    struct weight *w[3];
+    float *x = randoms((size_t)f->rows * f->cols, 3), *norm_w = randoms(f->cols, 4), *scratch = randoms((size_t)f->rows * f->cols, 5);
+    float *y[3], *z[3], *bias = randoms(f->out[0], 6);
+    for (int i = 0; i < 3; i++) {
+        random_weight(&src[i], f->kinds[i], f->out[i], f->cols, 10 + i);
+        assert_int_equal(backend_cpu.weight_prepare(d, &src[i], WEIGHT_LINEAR, &w[i], &err), 0);
+        y[i] = randoms((size_t)f->rows * f->out[i], 7);
+        z[i] = randoms((size_t)f->rows * f->out[i], 8);
+    }
+    struct tensor tx = {x, f->rows, f->cols, f->cols}, ts = {scratch, f->rows, f->cols, f->cols};
+    struct op_norm norm = {.x = tx, .y = ts, .dim = f->cols, .w = norm_w, .eps = 1e-5f};
+    assert_int_equal(backend_cpu.norm(d, &norm), 0);
+    struct op_norm_linear nl = {.x = tx, .norm_w = norm_w, .eps = 1e-5f, .n = 3, .bias = {bias}};
+    for (int i = 0; i < 3; i++) {
+        struct op_linear l = {w[i], i ? NULL : bias, ts, {y[i], f->rows, f->out[i], f->out[i]}, 1.0f, false};
+        assert_int_equal(backend_cpu.linear(d, &l), 0);
+        nl.w[i] = w[i];
+        nl.y[i] = (struct tensor){z[i], f->rows, f->out[i], f->out[i]};
+    }
+    step(d);
+    nl.scratch = ts;
+    assert_int_equal(backend_cpu.norm_linear(d, &nl), 0);
+    step(d);
+    for (int i = 0; i < 3; i++)
+        assert_memory_equal(y[i], z[i], (size_t)f->rows * f->out[i] * 4);
+    for (int act = 0; act < ACT_COUNT && f->out[1] == f->out[2]; act++) {
+        assert_int_equal(backend_cpu.norm(d, &norm), 0);
+        for (int i = 1; i < 3; i++) {
+            struct op_linear l = {w[i], NULL, ts, {y[i], f->rows, f->out[i], f->out[i]}, 1.0f, false};
+            assert_int_equal(backend_cpu.linear(d, &l), 0);
+        }
+        struct tensor t1 = {y[1], f->rows, f->out[1], f->out[1]}, t2 = {y[2], f->rows, f->out[2], f->out[2]};
+        struct op_gated gated = {t1, t2, t1, (enum act)act};
+        assert_int_equal(backend_cpu.gated(d, &gated), 0);
+        step(d);
+        struct op_norm_gated ng = {.x = tx, .norm_w = norm_w, .eps = 1e-5f, .gate = w[1], .up = w[2], .act = (enum act)act,
+                                   .y = {z[1], f->rows, f->out[1], f->out[1]}, .scratch = ts, .scratch_gate = t1, .scratch_up = t2};
+        assert_int_equal(backend_cpu.norm_gated(d, &ng), 0);
+        step(d);
+        assert_memory_equal(y[1], z[1], (size_t)f->rows * f->out[1] * 4);
+    }
+    for (int i = 0; i < 3; i++) {
+        backend_cpu.weight_free(d, w[i]);
+        random_weight_free(&src[i]);
+        free(y[i]), free(z[i]);
+    }
+    free(x), free(norm_w), free(scratch), free(bias);
+}
+
+static void fusions_are_their_composition(void **state)
+{
+    (void)state;
+    static const struct random_kind q4 = {.type = DTYPE_Q4_1, .name = "q4_1"}, q6 = {.type = DTYPE_Q6_K, .name = "q6_k"},
+                                    b16 = {.type = DTYPE_BF16, .name = "bf16"}, q8 = {.type = DTYPE_Q8_0, .name = "q8_0"};
+    static const uint32_t rows[] = {1, 2, 3, 8, 17, 64, 200};
+    for (uint32_t threads = 1; threads <= 3; threads++) {
+        struct device *d = open_device(NULL, threads, 200, 1024);
+        for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+            fusion_one(d, &(struct fused){rows[i], 512, {100, 48, 48}, {&q4, &q6, &q8}});
+            fusion_one(d, &(struct fused){rows[i], 1024, {16, 50, 50}, {&q4, &b16, &q8}});
+            fusion_one(d, &(struct fused){rows[i], 256, {33, 20, 20}, {&b16, &b16, &b16}});
+        }
+        backend_cpu.device_close(d);
+    }
+}
+
 /* Types without a layout of their own are held as f16 or f32: embed shows that exactly. */
 static void other_types_are_converted(void **state)
 {
@@ -199,6 +284,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(embed_is_the_files_meaning),
         cmocka_unit_test(linear_is_the_files_meaning),
+        cmocka_unit_test(fusions_are_their_composition),
         cmocka_unit_test(other_types_are_converted),
         cmocka_unit_test(bad_weights_are_refused),
     };
