@@ -267,7 +267,9 @@ static struct jv choose(struct jx *jx, struct jv v, const struct jargs *args, bo
         return jgen_new(jx, out, "generator");
     if (args->n < used)
         jx_fail(jx, ERR_TEMPLATE, "Missing parameter for attribute name");
-    if (!jx->rc && args->n > used) {
+    if (jx->rc)
+        return JV_NONE;
+    if (args->n > used) {
         struct jstr *name;
         if (!jarg_str(jx, args->v[used], &name))
             return JV_NONE;
@@ -276,7 +278,7 @@ static struct jv choose(struct jx *jx, struct jv v, const struct jargs *args, bo
             jx_fail(jx, ERR_TEMPLATE, "No test named '%.*s'.", STR_ARG(jstr_text(name)));
         used++;
     }
-    struct jargs rest = {.v = args->v + used, .n = args->n - used, .kw = args->kw, .kw_count = args->kw_count};
+    struct jargs rest = {.v = used ? args->v + used : args->v, .n = args->n - used, .kw = args->kw, .kw_count = args->kw_count};
     if (!jv_iter(jx, v, &it))
         return JV_NONE;
     while (jiter_next(&it, &item)) {

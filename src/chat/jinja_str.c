@@ -11,7 +11,7 @@
 
 #include <stdio.h>
 
-struct jtail { /* bytes and segments [0, n) are taken by the longest string that uses it */
+struct jtail { /* every string with this tail starts at p; the longest of them has n bytes and seg_count segments */
     char *p;
     size_t n, cap;
     struct jseg *segs;
@@ -223,8 +223,7 @@ struct jv jstr_sub(struct jx *jx, const struct jstr *s, size_t from, size_t to)
 
 static bool tail_ends(const struct jtail *t, const struct jstr *a, const struct jstr *b)
 {
-    return t && a->p + a->n == t->p + t->n && t->cap - t->n >= b->n && a->segs + a->seg_count == t->segs + t->seg_count &&
-           t->seg_cap - t->seg_count >= b->seg_count;
+    return t && a->n == t->n && t->cap - t->n >= b->n && a->seg_count == t->seg_count && t->seg_cap - t->seg_count >= b->seg_count;
 }
 
 /* A fresh tail holding `a`, with room to grow. */
@@ -252,12 +251,11 @@ static struct jv cat_in_tail(struct jx *jx, const struct jstr *a, const struct j
     struct jstr *r = str_alloc(jx);
     if (!r)
         return JV_NONE;
-    size_t start = t->n - a->n, seg_start = t->seg_count - a->seg_count;
     memcpy(t->p + t->n, b->p, b->n);
     t->n += b->n;
     for (size_t i = 0; i < b->seg_count; i++)
         t->segs[t->seg_count++] = (struct jseg){b->segs[i].from + a->n, b->segs[i].to + a->n};
-    *r = (struct jstr){.p = t->p + start, .n = a->n + b->n, .segs = t->segs + seg_start, .seg_count = t->seg_count - seg_start, .tail = t};
+    *r = (struct jstr){.p = t->p, .n = t->n, .segs = t->segs, .seg_count = t->seg_count, .tail = t};
     r->chars = a->chars != SIZE_MAX && b->chars != SIZE_MAX ? a->chars + b->chars : SIZE_MAX;
     return str_value(r);
 }

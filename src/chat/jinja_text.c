@@ -113,9 +113,9 @@ static size_t repr_escape(uint32_t cp, char quote, char out[12])
     return (size_t)snprintf(out, 12, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
 }
 
-static void repr_str(struct jsb *b, const struct jstr *s)
+static void repr_str(struct jsb *b, const struct jstr *s, bool user)
 {
-    bool single = s->n && memchr(s->p, '\'', s->n), dbl = s->n && memchr(s->p, '"', s->n), all = jstr_all_user(s);
+    bool single = s->n && memchr(s->p, '\'', s->n), dbl = s->n && memchr(s->p, '"', s->n), all = user || jstr_all_user(s);
     char quote = single && !dbl ? '"' : '\'', esc[12];
     if (s->safe)
         jsb_z(b, "Markup(");
@@ -144,13 +144,15 @@ static void put_mark(struct jsb *b, const char *z, bool user)
     jsb_put(b, z, strlen(z), user);
 }
 
+static void repr_any(struct jsb *b, struct jv v, unsigned depth, bool user);
+
 static void repr_list(struct jsb *b, struct jv v, const char *open, const char *close, unsigned depth)
 {
     put_mark(b, open, v.user);
     for (size_t i = 0; i < v.l->n && !b->jx->rc; i++) {
         if (i)
             put_mark(b, ", ", v.user);
-        jsb_repr(b, v.l->v[i], depth + 1);
+        repr_any(b, v.l->v[i], depth + 1, v.user);
     }
     if (v.type == JT_TUPLE && v.l->n == 1)
         put_mark(b, ",", v.user);
@@ -163,9 +165,9 @@ static void repr_dict(struct jsb *b, struct jv v, unsigned depth)
     for (size_t i = 0; i < v.d->n && !b->jx->rc; i++) {
         if (i)
             put_mark(b, ", ", v.user);
-        jsb_repr(b, v.d->e[i].key, depth + 1);
+        repr_any(b, v.d->e[i].key, depth + 1, v.user);
         put_mark(b, ": ", v.user);
-        jsb_repr(b, v.d->e[i].value, depth + 1);
+        repr_any(b, v.d->e[i].value, depth + 1, v.user);
     }
     put_mark(b, "}", v.user);
 }
@@ -177,7 +179,7 @@ static void repr_view(struct jsb *b, struct jv v, unsigned depth)
     for (size_t i = 0; i < v.d->n && !b->jx->rc; i++) {
         if (i)
             put_mark(b, ", ", v.user);
-        jsb_repr(b, jview_item(b->jx, v.d, (enum jview)v.sub, i), depth + 1);
+        repr_any(b, jview_item(b->jx, v.d, (enum jview)v.sub, i), depth + 1, v.user);
     }
     put_mark(b, "])", v.user);
 }
@@ -222,8 +224,9 @@ static void repr_scalar(struct jsb *b, struct jv v)
     }
 }
 
-void jsb_repr(struct jsb *b, struct jv v, unsigned depth)
+static void repr_any(struct jsb *b, struct jv v, unsigned depth, bool user)
 {
+    v.user |= user;
     if (b->jx->rc || !jx_step(b->jx, 1))
         return;
     if (depth > JX_VALUE_DEPTH_MAX) {
@@ -232,7 +235,7 @@ void jsb_repr(struct jsb *b, struct jv v, unsigned depth)
     }
     switch (v.type) {
     case JT_STR:
-        repr_str(b, v.s);
+        repr_str(b, v.s, v.user);
         break;
     case JT_LIST:
         repr_list(b, v, "[", "]", depth);
@@ -254,6 +257,11 @@ void jsb_repr(struct jsb *b, struct jv v, unsigned depth)
     default:
         repr_scalar(b, v);
     }
+}
+
+void jsb_repr(struct jsb *b, struct jv v, unsigned depth)
+{
+    repr_any(b, v, depth, false);
 }
 
 void jsb_value(struct jsb *b, struct jv v)
