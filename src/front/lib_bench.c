@@ -2,14 +2,14 @@
  *
  * Random ids; prefill wants the logits of its last row only, decode of every row; nothing is sampled, nothing is detokenised.  One warm-up
  * each, then the repetitions: median, best, spread.  Ends with a greedy generation computed in two different ways, ids compared. */
+#include "backend_cpu/probe.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "front/front_int.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
-enum { SANITY_PROMPT = 24, SANITY_TOKENS = 16, REPS_MAX = 1000 };
+enum { SANITY_PROMPT = 24, SANITY_TOKENS = 16, REPS_MAX = 1000, PROBE_REPEATS = 7 };
 
 struct bench {
     struct rh_model *m;
@@ -183,57 +183,84 @@ static double put_rates(struct buf *b, const char *key, uint32_t tokens, double 
     return median;
 }
 
-struct steal { /* jiffies of all CPUs since boot */
-    double stolen, all;
+/* What this machine can do at best, measured in the same run: reading the weights, integer and f32 arithmetic. */
+struct limits {
+    struct probe_result read, int8, f32;
 };
 
-static void read_steal(struct steal *s)
+static int measure_limits(const struct model_info *info, const struct device_info *d, struct limits *out, struct err *err)
 {
-    unsigned long long v[8] = {0};
-    FILE *f = fopen("/proc/stat", "re");
-    *s = (struct steal){0, 0};
-    if (f && fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &v[0], &v[1], &v[2], &v[3], &v[4], &v[5], &v[6], &v[7]) == 8) {
-        s->stolen = (double)v[7];
-        for (int i = 0; i < 8; i++)
-            s->all += (double)v[i];
-    }
-    if (f)
-        fclose(f);
+    *out = (struct limits){0};
+    if (strcmp(d->backend, "cpu") != 0)
+        return 0;
+    int rc = probe_read(d->n_threads, info->read_bytes_per_token, PROBE_REPEATS, &out->read, err);
+    if (rc == 0)
+        rc = probe_int8(d->level, d->n_threads, PROBE_REPEATS, &out->int8, err);
+    return rc ? rc : probe_fma(d->level, d->n_threads, PROBE_REPEATS, &out->f32, err);
 }
 
-static int report(struct bench *b, const struct steal *from, struct buf *out, struct err *err)
+static void put_limit(struct buf *b, const char *key, const struct probe_result *r, bool last)
+{
+    buf_printf(b, "\"%s\":{\"best\":%.6g,\"median\":%.6g}%s", key, r->best, r->median, last ? "}" : ",");
+}
+
+static void put_share(struct buf *b, const char *key, double part, double whole)
+{
+    if (whole > 0)
+        buf_printf(b, ",\"%s\":%.4g", key, part / whole * 100);
+}
+
+static int put_sanity(struct bench *b, struct buf *out, struct err *err)
 {
     uint32_t one[SANITY_TOKENS], two[SANITY_TOKENS], n1 = 0, n2 = 0;
-    const struct model_info *info = model_info(b->m->model);
-    struct device_info d;
-    struct steal to;
     int rc = greedy(b, 0, one, &n1, err);
     if (rc == 0)
         rc = greedy(b, 5, two, &n2, err);
     if (rc)
         return rc;
-    read_steal(&to);
+    buf_printf(out, ",\"sanity\":{\"equal\":%s,\"ids\":[", n1 == n2 && memcmp(one, two, n1 * sizeof *one) == 0 ? "true" : "false");
+    for (uint32_t i = 0; i < n1; i++)
+        buf_printf(out, "%s%u", i ? "," : "", one[i]);
+    buf_z(out, "]}");
+    return 0;
+}
+
+static int report(struct bench *b, struct probe_ticks from, struct buf *out, struct err *err)
+{
+    const struct model_info *info = model_info(b->m->model);
+    struct device_info d;
+    struct limits limits;
+    double steal = probe_steal_share(from, probe_ticks_now());
     b->m->host->backend->device_info(b->m->host->device, &d);
+    int rc = measure_limits(info, &d, &limits, err);
+    if (rc)
+        return rc;
     buf_z(out, "{\"model\":");
     buf_json_str(out, str_of(info->name));
     buf_printf(out, ",\"backend\":\"%s\",\"level\":\"%s\",\"threads\":%u,\"kv\":\"%s:%s\",\"depth\":%u,\"sequences\":%u,\"repetitions\":%u",
                d.backend, d.level, d.n_threads, kv_format_name(b->m->k_format), kv_format_name(b->m->v_format), b->o.depth, b->o.sequences,
                b->reps);
     if (b->o.prompt) {
-        double rate = put_rates(out, "prefill", b->o.prompt, b->prefill, b->reps);
-        buf_printf(out, ",\"gop_per_s\":%.6g}", rate * (double)info->operations_per_token / 1e9);
+        double gop = put_rates(out, "prefill", b->o.prompt, b->prefill, b->reps) * (double)info->operations_per_token / 1e9;
+        buf_printf(out, ",\"gop_per_s\":%.6g", gop);
+        put_share(out, "percent_of_int8_limit", gop, limits.int8.best);
+        put_share(out, "percent_of_f32_limit", gop, limits.f32.best);
+        buf_char(out, '}');
     }
     if (b->o.decode) {
-        double rate = put_rates(out, "decode", b->o.decode, b->decode, b->reps);
-        buf_printf(out, ",\"read_gb_per_s\":%.6g}", rate / b->o.sequences * (double)info->read_bytes_per_token / 1e9);
+        double gb = put_rates(out, "decode", b->o.decode, b->decode, b->reps) / b->o.sequences * (double)info->read_bytes_per_token / 1e9;
+        buf_printf(out, ",\"read_gb_per_s\":%.6g", gb);
+        put_share(out, "percent_of_read_limit", gb, limits.read.best);
+        buf_char(out, '}');
     }
-    double all = to.all - from->all;
-    buf_printf(out, ",\"steal_percent\":%.3g,\"sanity\":{\"equal\":%s,\"ids\":[", all > 0 ? (to.stolen - from->stolen) / all * 100 : 0.0,
-               n1 == n2 && memcmp(one, two, n1 * sizeof *one) == 0 ? "true" : "false");
-    for (uint32_t i = 0; i < n1; i++)
-        buf_printf(out, "%s%u", i ? "," : "", one[i]);
-    buf_z(out, "]}}");
-    return 0;
+    buf_z(out, ",\"limits\":{");
+    put_limit(out, "read_gb_per_s", &limits.read, false);
+    put_limit(out, "int8_gop_per_s", &limits.int8, false);
+    put_limit(out, "f32_gop_per_s", &limits.f32, true);
+    buf_printf(out, ",\"steal_percent\":%.3g", steal * 100);
+    rc = put_sanity(b, out, err);
+    buf_char(out, '}');
+    return rc;
 }
 
 static int check_size(const struct bench *b, struct err *err)
@@ -279,13 +306,12 @@ int rh_bench_json(struct rh_model *m, const struct rh_bench_options *opt, char *
     struct err err = {0};
     struct bench b = {.m = m, .o = *opt};
     struct buf text = {0};
-    struct steal steal;
+    struct probe_ticks ticks = probe_ticks_now();
     int rc = bench_open(&b, &err);
-    read_steal(&steal);
     if (rc == 0)
         rc = engine_exclusive(m->engine, measure, &b, &err);
     if (rc == 0)
-        rc = report(&b, &steal, &text, &err);
+        rc = report(&b, ticks, &text, &err);
     buf_cstr(&text);
     if (rc == 0)
         rc = buf_check(&text, "bench", &err);
