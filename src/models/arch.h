@@ -169,7 +169,7 @@ bool source_has(const struct source *s, const char *name);
 /* `name` without ".weight"; marks it. */
 int source_weight(struct source *s, const char *name, struct weight_src *out, struct err *err);
 /* `name` whole; `count` values to f32; marks it. */
-int source_vec(struct source *s, const char *name, uint32_t count, float *out, struct err *err);
+int source_vec(struct source *s, const char *name, uint32_t count, float *out, enum dtype *type_out, struct err *err);
 void source_drop(const struct source *s, const char *name); /* the weight's pages will not be read again */
 void source_ignore(struct source *s, const char *prefix, bool suffix);
 int source_check_marks(const struct source *s, struct err *err); /* names the first tensor nobody bound */

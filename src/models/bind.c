@@ -175,7 +175,8 @@ static int bind_vec(struct model *m, const struct bind *b, uint32_t layer, struc
     const float **slot = b->kind == BIND_VEC ? &m->vecs[b->slot] : &m->layers[layer].v[b->slot];
     float *host = vec_take(m, count, slot);
     bind_name(m, b, layer, name);
-    int rc = source_vec(&m->source, name, count, host, err);
+    enum dtype type = DTYPE_F32;
+    int rc = source_vec(&m->source, name, count, host, &type, err);
     for (uint32_t i = 0; rc == 0 && b->norm && i < count; i++) {
         host[i] += m->hp.norm_shift;
     }
@@ -185,7 +186,7 @@ static int bind_vec(struct model *m, const struct bind *b, uint32_t layer, struc
         }
     }
     if (rc == 0) {
-        count_type(m, DTYPE_F32, true, count, (uint64_t)count * 4);
+        count_type(m, type, true, count, (uint64_t)count * (type == DTYPE_F32 ? 4 : 2));
     }
     if (rc == 0 && b->kind == BIND_VEC && (b->slot == V_ROPE_LONG || b->slot == V_ROPE_SHORT)) {
         struct rope_params *p = &m->hp.rope[0];

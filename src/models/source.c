@@ -110,7 +110,7 @@ int source_weight(struct source *s, const char *name, struct weight_src *out, st
     return rc;
 }
 
-int source_vec(struct source *s, const char *name, uint32_t count, float *out, struct err *err)
+int source_vec(struct source *s, const char *name, uint32_t count, float *out, enum dtype *type_out, struct err *err)
 {
     char text[MODEL_NAME_MAX];
     struct str full = source_name(s, name, "", text);
@@ -136,6 +136,7 @@ int source_vec(struct source *s, const char *name, uint32_t count, float *out, s
         return err_set(err, ERR_UNSUPPORTED, "tensor '%s': expected type F32, F16 or BF16, file has %s", text, dtype_name(type));
     }
     dtype_dequant(type, data, out, count);
+    *type_out = type;
     mark(s, full);
     return 0;
 }

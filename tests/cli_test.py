@@ -1,0 +1,405 @@
+"""cli_test.py: what each verb promises, on the small golden models, and what it says to bad input.  RHAPSODE names the program, RELEASE
+its build folder."""
+import base64
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+PROGRAM = os.environ["RHAPSODE"]
+RELEASE = os.environ.get("RELEASE", os.path.dirname(PROGRAM))
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+GOLDEN = os.path.join(TOP, "tests", "golden")
+LLAMA = os.path.join(GOLDEN, "llama")
+CONFIG = json.load(open(os.path.join(LLAMA, "config.json")))
+CONTEXT, VOCAB = CONFIG["max_position_embeddings"], CONFIG["vocab_size"]
+REF = json.load(open(os.path.join(LLAMA, "golden.json")))
+IDS = ",".join(map(str, REF["prompt"]))
+
+
+def run(*args, status=0, stdin=b"", env=None):
+    done = subprocess.run([PROGRAM, *map(str, args)], input=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300,
+                          env={**os.environ, "XDG_CONFIG_HOME": "/nonexistent", "RHAPSODE_HOME": "/nonexistent", **(env or {})})
+    assert done.returncode == status, (args, done.returncode, done.stderr.decode(errors="replace"))
+    return done
+
+
+def run_json(*args, **kw):
+    return json.loads(run(*args, "--json", **kw).stdout)
+
+
+def one_line(done, *words):
+    text = done.stderr.decode()
+    assert text.count("\n") == 1 and text.endswith("\n"), text
+    assert done.stdout == b""
+    for word in words:
+        assert str(word) in text, (word, text)
+
+
+# ---- generate ----
+
+def generate(*args, model=LLAMA, **kw):
+    return run_json("generate", model, *args, **kw)
+
+
+def test_generate_fields():
+    out = generate("--ids", IDS, "--max-tokens", 12, "--ignore-eos", "--top-logprobs", 3, "--kv", "f32")
+    assert out["ids"] == REF["greedy"][:12]
+    assert out["finish_reason"] == "length"
+    assert out["usage"] == {"prompt_tokens": len(REF["prompt"]), "cached_tokens": 0, "completion_tokens": 12}
+    for key in ("load_ms", "prefill_ms", "decode_ms", "prefill_tokens_per_s", "decode_tokens_per_s"):
+        assert out["timings"][key] > 0
+    assert isinstance(out["seed"], int)
+    assert out["sampling"]["temperature"] == 0
+    assert len(out["logprobs"]) == 12
+    for entry, token in zip(out["logprobs"], out["ids"]):
+        assert entry["id"] == token == entry["top"][0]["id"] and len(entry["top"]) == 3
+        assert entry["logprob"] == entry["top"][0]["logprob"]
+        assert [t["logprob"] for t in entry["top"]] == sorted((t["logprob"] for t in entry["top"]), reverse=True)
+    text = run("detokenize", LLAMA, "--ids", ",".join(map(str, out["ids"]))).stdout
+    got = base64.b64decode(out["text_bytes"]) if "text_bytes" in out else out["text"].encode()
+    assert got.decode(errors="replace") in text.decode(errors="replace")
+
+
+def test_generate_without_logprobs_has_none():
+    out = generate("--ids", "1,2,3", "--max-tokens", 2)
+    assert "logprobs" not in out
+
+
+def test_generate_logprobs_change_nothing():
+    args = ["--ids", IDS, "--max-tokens", 20, "--temp", 0.9, "--seed", 5, "--ignore-eos"]
+    assert generate(*args)["ids"] == generate(*args, "--logprobs")["ids"] == generate(*args, "--top-logprobs", 128)["ids"]
+
+
+def test_generate_text_streams():
+    text = run("generate", LLAMA, "--prompt", "hello", "--max-tokens", 8, "--temp", 0, "--ignore-eos").stdout
+    out = generate("--prompt", "hello", "--max-tokens", 8, "--temp", 0, "--ignore-eos")
+    assert text == out["text"].encode()
+    ids = json.loads(run("tokenize", LLAMA, "--json", stdin=b"hello").stdout)
+    assert generate("--ids", ",".join(map(str, ids)), "--max-tokens", 8, "--temp", 0, "--ignore-eos")["ids"] == out["ids"]
+
+
+@pytest.mark.parametrize("extra", [["--rows", 3], ["--rows", 7, "--threads", 1], ["--cpu-isa", "ref"], ["--no-pin"]])
+def test_one_answer(extra):
+    args = ["--ids", IDS, "--max-tokens", 24, "--temp", 0.8, "--top-p", 0.9, "--seed", 11, "--ignore-eos", "--top-logprobs", 2,
+            "--repetition-penalty", 1.1]
+    plain, other = generate(*args), generate(*args, *extra)
+    assert plain["ids"] == other["ids"] and plain["logprobs"] == other["logprobs"] and plain["text"] == other["text"]
+
+
+def test_seeds():
+    args = ["--ids", IDS, "--max-tokens", 20, "--temp", 1.5, "--ignore-eos"]
+    a, b = generate(*args), generate(*args)
+    assert a["seed"] != b["seed"]
+    assert generate(*args, "--seed", a["seed"])["ids"] == a["ids"]
+    assert a["ids"] != b["ids"]
+    big = generate(*args, "--seed", 2**64 - 1)
+    assert big["seed"] == 2**64 - 1
+
+
+def test_choices():
+    args = ["--ids", IDS, "--max-tokens", 16, "--temp", 1, "--seed", 3, "--ignore-eos"]
+    out = generate(*args, "--choices", 3)
+    assert len(out["choices"]) == 3
+    assert out["ids"] == out["choices"][0]["ids"] == generate(*args)["ids"]
+    assert len({tuple(c["ids"]) for c in out["choices"]}) == 3
+
+
+def test_stop_id_and_string():
+    args = ["--ids", IDS, "--max-tokens", 30, "--ignore-eos", "--kv", "f32"]
+    plain = generate(*args)
+    at = next(i for i in range(2, 30) if plain["ids"][i] not in plain["ids"][:i])
+    out = generate(*args, "--stop-id", plain["ids"][at])
+    assert out["ids"] == plain["ids"][:at] and out["finish_reason"] == "stop" and out["usage"]["completion_tokens"] == at + 1
+    text = plain["text"]
+    middle = next(i for i in range(6, len(text) - 3) if text.find(text[i:i + 3]) == i and "\ufffd" not in text[:i + 3])
+    out = generate(*args, "--stop", "\x01never", "--stop", text[middle:middle + 3])
+    assert out["text"] == text[:middle] and out["finish_reason"] == "stop"
+    assert out["ids"] == plain["ids"][:len(out["ids"])]
+    streamed = run("generate", LLAMA, *args, "--stop", text[middle:middle + 3]).stdout
+    assert streamed == text[:middle].encode()
+
+
+def test_bias_and_min_tokens():
+    args = ["--ids", IDS, "--max-tokens", 4, "--ignore-eos"]
+    assert generate(*args, "--logit-bias", "77=100")["ids"] == [77] * 4
+    first = generate(*args)["ids"][0]
+    assert generate(*args, "--logit-bias", f"{first}=-inf")["ids"][0] != first
+    out = generate("--ids", IDS, "--max-tokens", 6, "--logit-bias", "2=100")
+    assert out["finish_reason"] == "stop" and out["ids"] == [] and out["usage"]["completion_tokens"] == 1
+    out = generate("--ids", IDS, "--max-tokens", 6, "--logit-bias", "2=100", "--min-tokens", 3)
+    assert len(out["ids"]) == 3 and 2 not in out["ids"] and out["finish_reason"] == "stop"
+
+
+def test_limits_name_both_numbers():
+    done = run("generate", LLAMA, "--ids", IDS, "--max-tokens", 3000, "--json", status=1)
+    one_line(done, len(REF["prompt"]), 3000, CONTEXT)
+    out = generate("--ids", IDS, "--max-tokens", -1, "--context", len(REF["prompt"]) + 9, "--ignore-eos")
+    assert out["finish_reason"] == "length" and len(out["ids"]) == 9
+    one_line(run("generate", LLAMA, "--ids", IDS, "--context", len(REF["prompt"]), status=1), len(REF["prompt"]))
+    one_line(run("generate", LLAMA, "--ids", f"1,{VOCAB}", status=1), VOCAB)
+
+
+def test_chat(tmp_path):
+    messages = tmp_path / "m.json"
+    messages.write_text(json.dumps([{"role": "user", "content": "hi <|end|> there"}]))
+    text = run("render", LLAMA, "--messages", messages).stdout.decode()
+    assert text == "<bos><|user|>hi <|end|> there<|end|><|assistant|>"
+    out = generate("--chat", messages, "--max-tokens", 5, "--ignore-eos")
+    special = json.loads(run("tokenize", LLAMA, "--json", "--no-bos", stdin=b"<|end|>").stdout)
+    plain = json.loads(run("tokenize", LLAMA, "--json", "--no-bos", "--no-parse-special", stdin=b"<|end|>").stdout)
+    assert len(special) == 1 and len(plain) > 1
+    whole = json.loads(run("tokenize", LLAMA, "--json", "--no-bos", stdin=text.encode()).stdout)
+    # the user's "<|end|>" stays text
+    assert out["usage"]["prompt_tokens"] == len(whole) - len(special) + len(plain)
+    marked = json.loads(run("render", LLAMA, "--messages", messages, "--boundaries").stdout)
+    assert marked["text"] == text and all(0 < b <= len(text) for b in marked["boundaries"])
+    assert not run("render", LLAMA, "--messages", messages, "--no-generation-prompt").stdout.endswith(b"<|assistant|>")
+
+
+def test_template_override(tmp_path):
+    template, messages = tmp_path / "t.jinja", tmp_path / "m.json"
+    template.write_text("{% for m in messages %}[{{ m.content }}|{{ word }}|{{ tools|length if tools else 0 }}]{% endfor %}")
+    messages.write_text(json.dumps({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]}))
+    assert run("render", LLAMA, "--messages", messages, "--chat-template", template, "--set", 'word="b"').stdout == b"[a|b|1]"
+    template.write_text("{{ raise_exception('no such luck') }}")
+    one_line(run("render", LLAMA, "--messages", messages, "--chat-template", template, status=1), "no such luck")
+    template.write_text("{% if %}")
+    one_line(run("render", LLAMA, "--messages", messages, "--chat-template", template, status=1), "template")
+
+
+def test_interrupt():
+    gemma = os.path.join(GOLDEN, "gemma3")
+    process = subprocess.Popen([PROGRAM, "generate", gemma, "--ids", "2,5,6", "--max-tokens", "-1", "--ignore-eos", "--json", "--backend", "ref"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    out = json.loads(text)
+    assert out["finish_reason"] == "cancelled" and len(out["ids"]) == out["usage"]["completion_tokens"]
+
+
+# ---- score ----
+
+def test_score_ids():
+    out = run_json("score", LLAMA, "--ids", IDS, "--top", 8, "--logits", "last", "--kv", "f32")
+    n = len(REF["prompt"])
+    assert out["ids"] == REF["prompt"] and len(out["logprob_of_next"]) == n - 1 and len(out["top"]) == n
+    assert max(abs(a - b) for a, b in zip(out["logprob_of_next"], REF["logprob_of_next"])) < 1e-4
+    assert max(abs(a - b) for a, b in zip(out["last_logits"], REF["last_logits"])) < 1e-4
+    assert [[t["id"] for t in row] for row in out["top"]] == REF["top_ids"]
+    assert math.isclose(out["perplexity"], math.exp(-sum(out["logprob_of_next"]) / (n - 1)), rel_tol=1e-6)
+    small = run_json("score", LLAMA, "--ids", IDS, "--kv", "f32", "--rows", 5, "--logits", "last")
+    assert small["logprob_of_next"] == out["logprob_of_next"] and small["last_logits"] == out["last_logits"]
+
+
+def test_score_one_id():
+    out = run_json("score", LLAMA, "--ids", 5)
+    assert out["logprob_of_next"] == [] and out["perplexity"] is None
+
+
+@pytest.mark.parametrize("model", ["llama", "gemma3"])
+def test_score_file(tmp_path, model):
+    path = os.path.join(GOLDEN, model)
+    text = b"The sea is wide and the sky is blue. " * 12
+    file = tmp_path / "text"
+    file.write_bytes(text)
+    ids = json.loads(run("tokenize", path, "--json", "--no-bos", stdin=text).stdout)
+    info = run_json("info", path)
+    out = run_json("score", path, "--file", file, "--window", 64)
+    bos = info["tokenizer"]["bos"] if info["tokenizer"]["add_bos"] else None
+    assert sum(w["ids"] for w in out["windows"]) == len(out["ids"])
+    assert len(out["logprob_of_next"]) == sum(w["ids"] - 1 for w in out["windows"])
+    fed, at = [], 0
+    for w in out["windows"]:
+        part = out["ids"][at:at + w["ids"]]
+        assert w["ids"] <= 64
+        if bos is not None:
+            assert part[0] == bos
+            part = part[1:]
+        elif at:
+            assert part[0] == fed[-1]
+            part = part[1:]
+        fed += part
+        at += w["ids"]
+    assert fed == ids  # every token of the text, once
+    one = run_json("score", path, "--file", file)
+    assert len(one["windows"]) == 1 and one["perplexity"] != out["perplexity"]
+
+
+# ---- text ----
+
+@pytest.mark.parametrize("text", ["", "hello world", "  two  spaces ", "émoji 😀 and \t tabs\n\n", "\x00\x01"])
+def test_round_trip(text):
+    ids = json.loads(run("tokenize", LLAMA, "--json", "--no-bos", "--no-parse-special", stdin=text.encode()).stdout)
+    if ids:
+        assert run("detokenize", LLAMA, "--ids", ",".join(map(str, ids))).stdout == text.encode()
+    else:
+        assert text == ""
+
+
+def test_tokenize_plain_output():
+    a = run("tokenize", LLAMA, stdin=b"hello").stdout.decode().strip()
+    b = json.loads(run("tokenize", LLAMA, "--json", stdin=b"hello").stdout)
+    assert a == ",".join(map(str, b))
+
+
+# ---- info and bench ----
+
+def test_info():
+    out = run_json("info", LLAMA, "--context", 256)
+    assert out["architecture"] == "llama" and out["layers"] == CONFIG["num_hidden_layers"] and out["vocab"] == VOCAB
+    assert out["context_train"] == CONTEXT and out["state"]["context"] == 256
+    assert sum(t["tensors"] for t in out["types"]) > 0 and sum(t["bytes"] for t in out["types"]) == out["file_bytes"]
+    assert {row["component"] for row in out["memory"]} >= {"weights", "state", "step buffers"}
+    assert out["machine"]["runs"] is True and out["identity"].startswith("model=")
+    half = run_json("info", LLAMA, "--context", 512)
+    assert half["state"]["context_bytes"] <= out["state"]["context_bytes"]
+    assert b"llama" in run("info", LLAMA).stdout
+
+
+def test_identity():
+    same = [run_json("info", LLAMA, *args)["identity"] for args in ([], ["--threads", 1], ["--cpu-isa", "ref"])]
+    assert len(set(same)) == 1
+    other = [run_json("info", LLAMA, *args)["identity"] for args in (["--kv", "q8"], ["--context", 100], ["--backend", "ref"])]
+    assert len(set(other + same)) == 4
+
+
+def test_bench():
+    out = run_json("bench", LLAMA, "-p", 32, "-n", 8, "-r", 2, "-t", 1)
+    assert out["threads"] == 1 and out["prefill"]["tokens"] == 32 and len(out["decode"]["runs"]) == 2
+    assert out["sanity"]["equal"] is True and len(out["sanity"]["ids"]) > 0
+    assert out["limits"]["read_gb_per_s"]["best"] > 0
+    out = run_json("bench", LLAMA, "-p", 0, "-n", 4, "-r", 1, "--depth", 50, "--sequences", 3)
+    assert "prefill" not in out and out["decode"]["median_tokens_per_s"] > 0 and out["depth"] == 50
+
+
+# ---- bad input ----
+
+USAGE = [
+    [], ["nonsense"], ["generate"], ["generate", LLAMA], ["generate", LLAMA, "--nope"], ["generate", LLAMA, "--ids", "1", "--prompt", "x"],
+    ["generate", LLAMA, "--ids", "1,x"], ["generate", LLAMA, "--ids", ""], ["generate", LLAMA, "--ids", "-1"], ["generate", LLAMA, "--ids", "99999999999"],
+    ["generate", LLAMA, "--prompt", "x", "--temp", "hot"], ["generate", LLAMA, "--prompt", "x", "--temp", "-1"],
+    ["generate", LLAMA, "--prompt", "x", "--temp", "nan"], ["generate", LLAMA, "--prompt", "x", "--top-k", "1.5"],
+    ["generate", LLAMA, "--prompt", "x", "--max-tokens", "1e3"], ["generate", LLAMA, "--prompt", "x", "--seed", "-1"],
+    ["generate", LLAMA, "--prompt", "x", "--top-logprobs", "129"], ["generate", LLAMA, "--prompt", "x", "--logit-bias", "5"],
+    ["generate", LLAMA, "--prompt", "x", "--stop-id", "x"], ["generate", LLAMA, "--prompt"], ["generate", LLAMA, "extra", "--prompt", "x"],
+    ["generate", LLAMA, "--prompt", "x", "--threads", "0"], ["generate", LLAMA, "--prompt", "x", "--ignore-eos=yes"],
+    ["generate", LLAMA, "--prompt", "x", "-z"], ["generate", LLAMA, "--prompt", "x", "--state", "lots"],
+    ["score", LLAMA], ["score", LLAMA, "--ids", "1", "--file", "x"], ["score", LLAMA, "--ids", "1,2", "--logits", "all"],
+    ["detokenize", LLAMA], ["render", LLAMA], ["info"], ["bench", LLAMA, "-r", "0"], ["completion", "tcsh"],
+]
+
+
+@pytest.mark.parametrize("args", USAGE, ids=lambda a: " ".join(os.path.basename(x) for x in a)[:60])
+def test_usage(args):
+    one_line(run(*args, status=2), "rhapsode")
+
+
+FAILURES = [
+    ["generate", "/no/such/model.gguf", "--prompt", "x"], ["info", "/no/such"], ["generate", LLAMA, "--chat", "/no/such.json"],
+    ["generate", LLAMA, "--prompt", "x", "--chat-template", "/no/such"], ["generate", LLAMA, "--prompt", "x", "--kv", "q7"],
+    ["generate", LLAMA, "--prompt", "x", "--kv", "f16:"], ["generate", LLAMA, "--prompt", "x", "--backend", "abacus"],
+    ["generate", LLAMA, "--prompt", "x", "--cpu-isa", "sse9"], ["generate", LLAMA, "--prompt", "x", "--sampler-order", "top_k"],
+    ["generate", LLAMA, "--prompt", "x", "--sampler-order", "top_k,top_k,top_p,min_p,xtc,typical_p"],
+    ["generate", LLAMA, "--prompt", "x", "--logit-bias", f"{VOCAB}=1"], ["generate", LLAMA, "--prompt", "x", "--stop", ""],
+    ["generate", LLAMA, *sum((["--stop", str(i)] for i in range(17)), []), "--prompt", "x"], ["score", LLAMA, "--file", "/no/such"],
+    ["detokenize", LLAMA, "--ids", str(VOCAB)], ["bench", LLAMA, "-p", "3000"], ["render", LLAMA, "--messages", "/no/such"],
+    ["generate", "/dev/null", "--prompt", "x"], ["info", GOLDEN],
+]
+
+
+@pytest.mark.parametrize("args", FAILURES, ids=lambda a: " ".join(os.path.basename(x) for x in a)[:60])
+def test_failure(args):
+    one_line(run(*args, status=1), "rhapsode " + args[0])
+
+
+def test_bad_files(tmp_path):
+    bad = tmp_path / "bad"
+    for text in (b"", b"{", b"[1]", b"{}", b"\xff", b"[" * 100000):
+        bad.write_bytes(text)
+        done = run("generate", LLAMA, "--chat", bad, "--max-tokens", 1, status=1 if text in (b"", b"{", b"\xff", b"[" * 100000, b"[1]") else 2)
+        one_line(done)
+    garbage = tmp_path / "x.gguf"
+    garbage.write_bytes(b"GGUF" + b"\xff" * 100)
+    one_line(run("info", garbage, status=1), "x.gguf")
+    copy = tmp_path / "copy"
+    shutil.copytree(LLAMA, copy)
+    (copy / "tokenizer.json").unlink()
+    one_line(run("generate", copy, "--ids", "1", status=1), "tokenizer.json")
+    weights = (copy / "model.safetensors").read_bytes()
+    (copy / "model.safetensors").write_bytes(weights[:-100])
+    one_line(run("info", copy, status=1))
+
+
+# ---- the program ----
+
+def test_help_and_version():
+    assert run("--version").stdout.startswith(b"rhapsode ")
+    text = run("--help").stdout.decode()
+    for verb in ("generate", "score", "tokenize", "detokenize", "render", "info", "bench"):
+        assert f"  {verb} " in text
+        assert f"usage: rhapsode {verb}" in run(verb, "--help").stdout.decode()
+    assert "--temp" in run("generate", "--help").stdout.decode()
+
+
+def test_config_file(tmp_path):
+    config = tmp_path / "config"
+    config.write_text("# mine\n\ntemperature = 0.25\nstop = zzz\nthreads = 1\n")
+    args = ["--ids", "1,2", "--max-tokens", 1]
+    assert generate(*args, "--config", config)["sampling"]["temperature"] == 0.25
+    assert generate(*args, "--config", config, "--temp", 0.5)["sampling"]["temperature"] == 0.5
+    (tmp_path / "rhapsode").mkdir()
+    shutil.copy(config, tmp_path / "rhapsode" / "config")
+    assert generate(*args, env={"XDG_CONFIG_HOME": str(tmp_path)})["sampling"]["temperature"] == 0.25
+    for line in ("nonsense = 1", "temperature = warm", "just text", "prompt = x"):
+        config.write_text(f"\n{line}\n")
+        one_line(run("generate", LLAMA, *args, "--config", config, status=2), "config:2")
+    one_line(run("generate", LLAMA, *args, "--config", "/no/such", status=2), "/no/such")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell, tmp_path):
+    script = run("completion", shell).stdout
+    assert b"max-tokens" in script and b"generate" in script
+    if shutil.which(shell):
+        path = tmp_path / "script"
+        path.write_bytes(script)
+        subprocess.run([shell, "-n", path], check=True)
+
+
+def test_full_disk():
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([PROGRAM, "tokenize", LLAMA], input=b"hello", stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 1 and b"standard output" in done.stderr
+
+
+# ---- the library ----
+
+def test_example_with_installed_library(tmp_path):
+    if not os.path.exists(os.path.join(RELEASE, "librhapsode.a")):
+        pytest.skip("the library is not built")
+    prefix = tmp_path / "prefix"
+    subprocess.run(["cmake", "--install", RELEASE, "--prefix", prefix], check=True, stdout=subprocess.DEVNULL)
+    pc = next(prefix.rglob("rhapsode.pc"))
+    text = pc.read_text()
+    flags = [f"-I{prefix}/include"]
+    lib = pc.parent.parent
+    assert "-lrhapsode" in text and (lib / "librhapsode.a").exists() and (prefix / "bin" / "rhapsode").exists()
+    private = subprocess.run(["pkg-config", "--libs", "libcrypto", "libxxhash", "libpcre2-8", "libutf8proc", "libcurl"], check=True,
+                             stdout=subprocess.PIPE, text=True).stdout.split()
+    source = os.path.join(TOP, "examples", "hello.c")
+    shared, static = tmp_path / "hello", tmp_path / "hello_static"
+    subprocess.run(["cc", source, *flags, f"-L{lib}", "-lrhapsode", "-o", shared], check=True)
+    subprocess.run(["cc", source, *flags, lib / "librhapsode.a", *private, "-lpthread", "-lm", "-o", static], check=True)
+    for program in (shared, static):
+        done = subprocess.run([program, LLAMA, "hello"], stdout=subprocess.PIPE, check=True, env={**os.environ, "LD_LIBRARY_PATH": str(lib)})
+        assert b"tokens/s]" in done.stdout
+    names = subprocess.run(["nm", "-D", "--defined-only", lib / "librhapsode.so"], stdout=subprocess.PIPE, text=True).stdout.split()[2::3]
+    assert names and all(n.startswith("rh_") for n in names)
