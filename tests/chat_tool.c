@@ -27,7 +27,8 @@ static void reply_text(const struct chat_rendered *r)
     buf_json_str(&b, buf_view(&r->text));
     buf_z(&b, ", \"pieces\": [");
     for (size_t i = 0; i < r->piece_count; i++)
-        buf_printf(&b, "%s[%zu, %zu, %s]", i ? ", " : "", r->pieces[i].from, r->pieces[i].to, r->pieces[i].user ? "true" : "false");
+        buf_printf(&b, "%s[%zu, %zu, %s]", i ? ", " : "", r->pieces[i].from, r->pieces[i].to,
+                   r->pieces[i].user ? "true" : "false");
     buf_z(&b, "], \"boundaries\": [");
     for (size_t i = 0; i < r->boundary_count; i++)
         buf_printf(&b, "%s%zu", i ? ", " : "", r->boundaries[i]);

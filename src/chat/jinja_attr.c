@@ -17,7 +17,10 @@ static struct jv method_value(struct jx *jx, struct jv self, const struct jmetho
 
 static struct jv range_attr(const struct jrange *r, struct str name)
 {
-    return str_is(name, "start") ? JV_INT(r->start) : str_is(name, "stop") ? JV_INT(r->stop) : str_is(name, "step") ? JV_INT(r->step) : JV_MISSING;
+    return str_is(name, "start")  ? JV_INT(r->start)
+           : str_is(name, "stop") ? JV_INT(r->stop)
+           : str_is(name, "step") ? JV_INT(r->step)
+                                  : JV_MISSING;
 }
 
 static struct jv macro_attr(struct jx *jx, const struct jmacro *m, struct str name)
@@ -78,10 +81,11 @@ static bool dunder(struct str name)
 /* The attributes every Python object has; the sandbox knows them and hides them. */
 static bool object_dunder(struct str name)
 {
-    static const char *const known[] = {"__class__", "__doc__", "__init__", "__repr__", "__str__", "__eq__", "__hash__", "__dir__",
-                                        "__format__", "__getattribute__", "__new__", "__reduce__", "__reduce_ex__", "__setattr__",
-                                        "__delattr__", "__sizeof__", "__subclasshook__", "__init_subclass__", "__ne__", "__lt__", "__gt__",
-                                        "__le__", "__ge__"};
+    static const char *const known[] = {
+        "__class__",   "__doc__",    "__init__",         "__repr__",          "__str__",    "__eq__",        "__hash__",
+        "__dir__",     "__format__", "__getattribute__", "__new__",           "__reduce__", "__reduce_ex__", "__setattr__",
+        "__delattr__", "__sizeof__", "__subclasshook__", "__init_subclass__", "__ne__",     "__lt__",        "__gt__",
+        "__le__",      "__ge__"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (str_is(name, known[i]))
             return true;

@@ -27,7 +27,8 @@ static size_t param_count(const char *params)
     return n;
 }
 
-static bool bind_keywords(struct jx *jx, const struct jfunc_row *row, const char *params, const struct jargs *args, struct jv *slots)
+static bool bind_keywords(struct jx *jx, const struct jfunc_row *row, const char *params, const struct jargs *args,
+                          struct jv *slots)
 {
     for (size_t i = 0; i < args->kw_count; i++) {
         int at = row->params[0] == '/' ? -1 : param_index(params, args->kw[i].key);
@@ -124,7 +125,8 @@ static void bind_special(struct jx *jx, struct jmacro *m, struct jscope *s, stru
     if (sig->uses_kwargs)
         jscope_set(jx, s, name_id(jx, "kwargs"), macro_kwargs(jx, a));
     else if (a->kw_count && str_is(a->kw[0].key, "caller"))
-        jx_fail(jx, ERR_TEMPLATE, "macro '%.*s' was invoked with two values for the special caller argument. This is most likely a bug.",
+        jx_fail(jx, ERR_TEMPLATE,
+                "macro '%.*s' was invoked with two values for the special caller argument. This is most likely a bug.",
                 STR_ARG(name));
     else if (a->kw_count)
         jx_fail(jx, ERR_TEMPLATE, "macro '%.*s' takes no keyword argument '%.*s'", STR_ARG(name), STR_ARG(a->kw[0].key));
@@ -252,7 +254,8 @@ static struct jv global_namespace(struct jx *jx, struct jv self, const struct ja
     for (size_t i = 0; v.type == JT_DICT && i < v.d->n; i++) {
         struct jv key = v.d->e[i].key;
         if (key.type == JT_STR && key.s->n && key.s->p[0] == '_')
-            jx_fail(jx, ERR_TEMPLATE, "Chat templates cannot store underscore-prefixed attributes on a namespace, but got '%.*s'.",
+            jx_fail(jx, ERR_TEMPLATE,
+                    "Chat templates cannot store underscore-prefixed attributes on a namespace, but got '%.*s'.",
                     STR_ARG(jstr_text(key.s)));
     }
     if (jx->rc)

@@ -127,7 +127,8 @@ static struct jv eval_cond(struct jx *jx, struct jscope *s, const struct jnode *
         return jeval(jx, s, n->b);
     if (n->c)
         return jeval(jx, s, n->c);
-    snprintf(hint, sizeof hint, "the inline if-expression on line %u evaluated to false and no else section was defined.", n->line);
+    snprintf(hint, sizeof hint, "the inline if-expression on line %u evaluated to false and no else section was defined.",
+             n->line);
     struct str text = arena_try_str(jx->mem, str_of(hint));
     return jundef_hint(jx, text.p ? text.p : "");
 }

@@ -62,7 +62,8 @@ static void assign_ns(struct jx *jx, struct jscope *s, const struct jnode *targe
     if (ns.type != JT_NS)
         jx_fail(jx, ERR_TEMPLATE, "cannot assign attribute on non-namespace object");
     else if (attr.n && attr.p[0] == '_')
-        jx_fail(jx, ERR_TEMPLATE, "Chat templates cannot store underscore-prefixed attributes on a namespace, but got '%.*s'.", STR_ARG(attr));
+        jx_fail(jx, ERR_TEMPLATE, "Chat templates cannot store underscore-prefixed attributes on a namespace, but got '%.*s'.",
+                STR_ARG(attr));
     else
         jdict_set(jx, ns.d, target->value, v);
 }

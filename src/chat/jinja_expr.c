@@ -487,7 +487,8 @@ static int compare_op(struct jparse *p)
     static const struct {
         enum jtok t;
         enum jcmp op;
-    } map[] = {{JTOK_EQ, JCMP_EQ}, {JTOK_NE, JCMP_NE}, {JTOK_LT, JCMP_LT}, {JTOK_LE, JCMP_LE}, {JTOK_GT, JCMP_GT}, {JTOK_GE, JCMP_GE}};
+    } map[] = {{JTOK_EQ, JCMP_EQ}, {JTOK_NE, JCMP_NE}, {JTOK_LT, JCMP_LT},
+               {JTOK_LE, JCMP_LE}, {JTOK_GT, JCMP_GT}, {JTOK_GE, JCMP_GE}};
     for (size_t i = 0; i < sizeof map / sizeof *map; i++)
         if (jparse_skip(p, map[i].t))
             return map[i].op;

@@ -233,8 +233,10 @@ static struct jv round_to(struct jx *jx, struct jv v, struct jv digits, bool up)
         return JV_NONE;
     if (scaled.type == JT_FLOAT)
         d = up ? ceil(scaled.f) : floor(scaled.f);
-    else
-        jv_number(scaled, &d);
+    else if (!jv_number(scaled, &d))
+        jx_fail(jx, ERR_TEMPLATE, "must be real number, not %s", jv_type_name(scaled));
+    if (jx->rc)
+        return JV_NONE;
     return jop_binary(jx, JTOK_DIV, JV_FLOAT(d), scale);
 }
 

@@ -31,8 +31,8 @@ JFILTER(first)
 /* reversed(): false when the value has none (a generator, a number) */
 static bool reversible(struct jv v)
 {
-    return v.type == JT_STR || v.type == JT_LIST || v.type == JT_TUPLE || v.type == JT_DICT || v.type == JT_VIEW || v.type == JT_RANGE ||
-           v.type == JT_UNDEF;
+    return v.type == JT_STR || v.type == JT_LIST || v.type == JT_TUPLE || v.type == JT_DICT || v.type == JT_VIEW ||
+           v.type == JT_RANGE || v.type == JT_UNDEF;
 }
 
 JFILTER(last)

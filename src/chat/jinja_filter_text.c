@@ -115,23 +115,20 @@ JFILTER(truncate)
 {
     int64_t length = jarg_int_or(jx, a[0], 255), leeway = jarg_int_or(jx, a[3], 5);
     struct jv end = jv_given(a[2]) ? a[2] : jstr_z(jx, "...");
-    struct jstr *s, *tail;
-    if (!jarg_str(jx, v, &s) || !jarg_str(jx, end, &tail))
-        return JV_NONE;
-    int64_t tail_len = (int64_t)jstr_chars(tail);
+    struct jstr *s;
+    int64_t tail_len = jv_len(jx, end), chars = jv_len(jx, v);
     if (length < tail_len)
         jx_fail(jx, ERR_TEMPLATE, "expected length >= %lld, got %lld", (long long)tail_len, (long long)length);
     if (leeway < 0)
         jx_fail(jx, ERR_TEMPLATE, "expected leeway >= 0, got %lld", (long long)leeway);
-    if (jx->rc)
-        return JV_NONE;
-    int64_t chars = (int64_t)jstr_chars(s);
-    if (chars <= length || chars - length <= leeway)
+    if (jx->rc || chars <= length || chars - length <= leeway)
         return v;
+    if (!jarg_str(jx, v, &s))
+        return JV_NONE;
     v = jstr_sub(jx, s, 0, jstr_byte_of(s, (size_t)(length - tail_len)));
     if (!jx->rc && !(jv_given(a[1]) && jv_truth(jx, a[1])))
         v = cut_last_word(jx, v);
-    return jx->rc ? JV_NONE : jop_concat(jx, v, end);
+    return jx->rc ? JV_NONE : jop_binary(jx, JTOK_ADD, v, end);
 }
 
 JFILTER(wordcount)
@@ -204,7 +201,8 @@ static void url_quote(struct jsb *b, struct jv v, bool query)
     v = jv_soft_str(b->jx, v);
     for (size_t i = 0; !b->jx->rc && i < v.s->n; i++) {
         unsigned char c = (unsigned char)v.s->p[i];
-        bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || (c && strchr("_.-~", c)) || (c == '/' && !query);
+        bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || (c && strchr("_.-~", c)) ||
+                     (c == '/' && !query);
         if (plain) {
             jsb_sub(b, v.s, i, i + 1);
             continue;

@@ -288,7 +288,8 @@ static void format_text(struct braces *f, struct jsb *out, size_t from, size_t t
         }
         size_t end = p[i] == '{' ? field_end(f->fmt, i + 1, to) : to;
         if (end == to)
-            jx_fail(f->jx, ERR_TEMPLATE, p[i] == '{' ? "expected '}' before end of string" : "Single '}' encountered in format string");
+            jx_fail(f->jx, ERR_TEMPLATE,
+                    p[i] == '{' ? "expected '}' before end of string" : "Single '}' encountered in format string");
         else
             put_field(f, out, i + 1, end, depth);
         start = i = end + 1;

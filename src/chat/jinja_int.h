@@ -56,7 +56,6 @@ struct jloop {
     int64_t length;            /* -1: not known yet */
     int64_t index0;
     struct jv after, current, before, changed;
-    bool known;                /* length comes from the source itself */
     unsigned depth0;
 };
 

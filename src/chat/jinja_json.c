@@ -28,26 +28,18 @@ static size_t json_escape(uint32_t cp, bool ascii, char out[16])
     return (size_t)snprintf(out, 16, "\\u%04x\\u%04x", 0xD800 + (cp >> 10), 0xDC00 + (cp & 0x3FF));
 }
 
-static bool user_byte(const struct jstr *s, size_t at)
-{
-    for (size_t i = 0; i < s->seg_count && s->segs[i].from <= at; i++)
-        if (at < s->segs[i].to)
-            return true;
-    return false;
-}
-
 static void json_str(struct jsb *b, const struct jstr *s, bool ascii, bool user)
 {
     bool all = user || jstr_all_user(s);
     char esc[16];
-    size_t start = 0;
+    size_t start = 0, cursor = 0;
     jsb_put(b, "\"", 1, all);
     for (size_t i = 0; i < s->n && !b->jx->rc;) {
         uint32_t cp;
         size_t used = utf8_decode(str_from(jstr_text(s), i), &cp), n = json_escape(cp, ascii, esc);
         if (n) {
             jsb_sub(b, s, start, i);
-            jsb_put(b, esc, n, all || user_byte(s, i));
+            jsb_put(b, esc, n, all || jstr_user_at(s, &cursor, i));
             start = i + used;
         }
         i += used;

@@ -108,7 +108,8 @@ struct jv jloop_attr(struct jx *jx, struct jloop *l, struct str name)
     return loop_method(jx, l, name);
 }
 
-static enum jflow loop_body(struct jx *jx, struct jscope *s, const struct jnode *n, struct jloop *l, struct jv item, uint32_t loop_id)
+static enum jflow loop_body(struct jx *jx, struct jscope *s, const struct jnode *n, struct jloop *l, struct jv item,
+                            uint32_t loop_id)
 {
     struct jscope *inner = jscope_new(jx, s, &n->missing);
     if (loop_id != UINT32_MAX)

@@ -266,7 +266,8 @@ static struct jv affix(struct jx *jx, struct jv v, struct jv *a, bool end)
     for (size_t i = 0; i < n && !jx->rc; i++) {
         struct jv one = a[0].type == JT_TUPLE ? a[0].l->v[i] : a[0];
         if (one.type != JT_STR)
-            jx_fail(jx, ERR_TEMPLATE, "%s first arg must be str or a tuple of str, not %s", end ? "endswith" : "startswith", jv_type_name(one));
+            jx_fail(jx, ERR_TEMPLATE, "%s first arg must be str or a tuple of str, not %s", end ? "endswith" : "startswith",
+                    jv_type_name(one));
         else
             yes |= any && (end ? str_ends(text, jstr_text(one.s)) : str_starts(text, jstr_text(one.s)));
     }

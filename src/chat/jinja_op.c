@@ -31,9 +31,11 @@ static struct jv unsupported(struct jx *jx, enum jtok op, struct jv a, struct jv
     if (a.type == JT_UNDEF || b.type == JT_UNDEF)
         return jundef_raise(jx, a.type == JT_UNDEF ? a : b);
     if (op == JTOK_ADD && (a.type == JT_STR || a.type == JT_LIST || a.type == JT_TUPLE))
-        jx_fail(jx, ERR_TEMPLATE, "can only concatenate %s (not \"%s\") to %s", jv_type_name(a), jv_type_name(b), jv_type_name(a));
+        jx_fail(jx, ERR_TEMPLATE, "can only concatenate %s (not \"%s\") to %s", jv_type_name(a), jv_type_name(b),
+                jv_type_name(a));
     else
-        jx_fail(jx, ERR_TEMPLATE, "unsupported operand type(s) for %s: '%s' and '%s'", op_text(op), jv_type_name(a), jv_type_name(b));
+        jx_fail(jx, ERR_TEMPLATE, "unsupported operand type(s) for %s: '%s' and '%s'", op_text(op), jv_type_name(a),
+                jv_type_name(b));
     return JV_NONE;
 }
 

@@ -224,8 +224,8 @@ static void parse_statements(struct jparse *p, struct jnode *owner, struct jnode
         return;
     parse_body(p, owner, out, ends);
     if (!p->rc && jparse_now(p)->type == JTOK_EOF)
-        jparse_fail(p, jparse_now(p)->line, "Unexpected end of template. Jinja was looking for the following tags: '%s'%s%s%s.", ends[0],
-                    ends[1] ? " or '" : "", ends[1] ? ends[1] : "", ends[1] ? "'" : "");
+        jparse_fail(p, jparse_now(p)->line, "Unexpected end of template. Jinja was looking for the following tags: '%s'%s%s%s.",
+                    ends[0], ends[1] ? " or '" : "", ends[1] ? ends[1] : "", ends[1] ? "'" : "");
 }
 
 /* the same, the end tag eaten */
@@ -509,7 +509,8 @@ static struct jnode *parse_statement(struct jparse *p, const char *const *ends)
         return n;
     }
     if (ends)
-        jparse_fail(p, t->line, "Encountered unknown tag '%.*s'. Jinja was looking for the following tags: '%s'.", STR_ARG(t->text), ends[0]);
+        jparse_fail(p, t->line, "Encountered unknown tag '%.*s'. Jinja was looking for the following tags: '%s'.",
+                    STR_ARG(t->text), ends[0]);
     else
         jparse_fail(p, t->line, "Encountered unknown tag '%.*s'.", STR_ARG(t->text));
     return NULL;

@@ -158,7 +158,8 @@ static void put_number(struct percent *p, struct jv v, struct jspec *s)
         return;
     }
     if (!jv_number(v, &f) || (hex && v.type == JT_FLOAT)) {
-        jx_fail(p->jx, ERR_TEMPLATE, "%%%c format: %s is required, not %s", s->type, hex ? "an integer" : "a real number", jv_type_name(v));
+        jx_fail(p->jx, ERR_TEMPLATE, "%%%c format: %s is required, not %s", s->type, hex ? "an integer" : "a real number",
+                jv_type_name(v));
         return;
     }
     if (whole && v.type == JT_FLOAT) {

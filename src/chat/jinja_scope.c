@@ -162,7 +162,8 @@ static void visit(struct frame *f, struct jnode *n)
     }
 }
 
-/* ---- caller, kwargs, varargs: does a macro's body use them undeclared? ------------------------------------------------------ */
+/* ---- caller, kwargs, varargs: does a macro's body use them undeclared? ------------------------------------------------------
+ */
 
 struct uses {
     uint32_t id[3];
@@ -224,8 +225,9 @@ static void macro_uses(struct frame *f, struct jnode *n)
     if (u.used[0] && param[0]) {
         for (size_t i = 0; i < n->sig->count; i++)
             if (n->sig->params[i]->id == u.id[0] && !n->sig->defaults[i])
-                jparse_fail(f->p, n->line, "When defining macros or call blocks the special \"caller\" argument must be omitted or be "
-                                           "given a default.");
+                jparse_fail(f->p, n->line,
+                            "When defining macros or call blocks the special \"caller\" argument must be omitted or be "
+                            "given a default.");
     }
     n->sig->uses_caller = u.used[0] && !param[0];
     n->sig->uses_kwargs = u.used[1] && !param[1];

@@ -97,16 +97,27 @@ void jsb_printf(struct jsb *b, const char *fmt, ...)
     jsb_put(b, tmp, n < 0 ? 0 : (size_t)n < sizeof tmp ? (size_t)n : sizeof tmp - 1, false);
 }
 
+/* the first segment that ends after `at`, by halving: strings may be cut into as many pieces as they have segments */
+size_t jstr_seg_after(const struct jstr *s, size_t at)
+{
+    size_t lo = 0, hi = s->seg_count;
+    while (lo < hi) {
+        size_t mid = (lo + hi) / 2;
+        if (s->segs[mid].to <= at)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
 void jsb_sub(struct jsb *b, const struct jstr *s, size_t from, size_t to)
 {
     size_t at = b->n;
     jsb_put(b, s->p + from, to - from, false);
-    if (b->jx->rc)
-        return;
-    for (size_t i = 0; i < s->seg_count; i++) {
+    for (size_t i = jstr_seg_after(s, from); !b->jx->rc && i < s->seg_count && s->segs[i].from < to; i++) {
         size_t lo = s->segs[i].from > from ? s->segs[i].from : from, hi = s->segs[i].to < to ? s->segs[i].to : to;
-        if (lo < hi)
-            mark(b, at + lo - from, at + hi - from);
+        mark(b, at + lo - from, at + hi - from);
     }
 }
 
@@ -127,16 +138,13 @@ void jsb_escape(struct jsb *b, const struct jstr *s)
         char c;
         const char *text;
     } map[] = {{'&', "&amp;"}, {'>', "&gt;"}, {'<', "&lt;"}, {'\'', "&#39;"}, {'"', "&#34;"}};
-    size_t start = 0;
+    size_t start = 0, cursor = 0;
     for (size_t i = 0; i < s->n; i++) {
         for (size_t k = 0; k < 5; k++) {
             if (s->p[i] != map[k].c)
                 continue;
             jsb_sub(b, s, start, i);
-            bool user = false;
-            for (size_t g = 0; g < s->seg_count && !user; g++)
-                user = s->segs[g].from <= i && i < s->segs[g].to;
-            jsb_put(b, map[k].text, strlen(map[k].text), user);
+            jsb_put(b, map[k].text, strlen(map[k].text), jstr_user_at(s, &cursor, i));
             start = i + 1;
         }
     }
@@ -200,11 +208,9 @@ struct jv jstr_sub(struct jx *jx, const struct jstr *s, size_t from, size_t to)
     r->safe = s->safe;
     if (s->chars == s->n)
         r->chars = r->n; /* ASCII stays ASCII */
-    size_t first = 0, last = s->seg_count;
-    while (first < last && s->segs[first].to <= from)
-        first++;
-    while (last > first && s->segs[last - 1].from >= to)
-        last--;
+    size_t first = jstr_seg_after(s, from), last = first;
+    while (last < s->seg_count && s->segs[last].from < to)
+        last++;
     r->seg_count = last - first;
     if (from == to || !r->seg_count) {
         r->seg_count = 0;
@@ -223,7 +229,8 @@ struct jv jstr_sub(struct jx *jx, const struct jstr *s, size_t from, size_t to)
 
 static bool tail_ends(const struct jtail *t, const struct jstr *a, const struct jstr *b)
 {
-    return t && a->n == t->n && t->cap - t->n >= b->n && a->seg_count == t->seg_count && t->seg_cap - t->seg_count >= b->seg_count;
+    return t && a->n == t->n && t->cap - t->n >= b->n && a->seg_count == t->seg_count &&
+           t->seg_cap - t->seg_count >= b->seg_count;
 }
 
 /* A fresh tail holding `a`, with room to grow. */

@@ -2,9 +2,36 @@
 #include "chat/jinja_int.h"
 
 enum test {
-    T_DEFINED, T_UNDEFINED, T_NONE, T_BOOLEAN, T_TRUE, T_FALSE, T_INTEGER, T_FLOAT, T_NUMBER, T_STRING, T_MAPPING, T_SEQUENCE, T_ITERABLE,
-    T_CALLABLE, T_ESCAPED, T_LOWER, T_UPPER, T_ODD, T_EVEN, T_FILTER, T_TEST, /* one value */
-    T_DIVISIBLEBY, T_IN, T_SAMEAS, T_EQ, T_NE, T_GT, T_GE, T_LT, T_LE,         /* and an argument */
+    T_DEFINED,
+    T_UNDEFINED,
+    T_NONE,
+    T_BOOLEAN,
+    T_TRUE,
+    T_FALSE,
+    T_INTEGER,
+    T_FLOAT,
+    T_NUMBER,
+    T_STRING,
+    T_MAPPING,
+    T_SEQUENCE,
+    T_ITERABLE,
+    T_CALLABLE,
+    T_ESCAPED,
+    T_LOWER,
+    T_UPPER,
+    T_ODD,
+    T_EVEN,
+    T_FILTER,
+    T_TEST, /* one value */
+    T_DIVISIBLEBY,
+    T_IN,
+    T_SAMEAS,
+    T_EQ,
+    T_NE,
+    T_GT,
+    T_GE,
+    T_LT,
+    T_LE, /* and an argument */
 };
 
 static const struct {
@@ -12,14 +39,45 @@ static const struct {
     enum test test;
     const char *param;
 } tests[] = {
-    {"odd", T_ODD, ""}, {"even", T_EVEN, ""}, {"divisibleby", T_DIVISIBLEBY, "num"}, {"defined", T_DEFINED, ""},
-    {"undefined", T_UNDEFINED, ""}, {"filter", T_FILTER, ""}, {"test", T_TEST, ""}, {"none", T_NONE, ""}, {"boolean", T_BOOLEAN, ""},
-    {"false", T_FALSE, ""}, {"true", T_TRUE, ""}, {"integer", T_INTEGER, ""}, {"float", T_FLOAT, ""}, {"lower", T_LOWER, ""},
-    {"upper", T_UPPER, ""}, {"string", T_STRING, ""}, {"mapping", T_MAPPING, ""}, {"number", T_NUMBER, ""},
-    {"sequence", T_SEQUENCE, ""}, {"iterable", T_ITERABLE, ""}, {"callable", T_CALLABLE, ""}, {"sameas", T_SAMEAS, "other"},
-    {"escaped", T_ESCAPED, ""}, {"in", T_IN, "seq"}, {"==", T_EQ, "/"}, {"eq", T_EQ, "/"}, {"equalto", T_EQ, "/"}, {"!=", T_NE, "/"},
-    {"ne", T_NE, "/"}, {">", T_GT, "/"}, {"gt", T_GT, "/"}, {"greaterthan", T_GT, "/"}, {"ge", T_GE, "/"}, {">=", T_GE, "/"},
-    {"<", T_LT, "/"}, {"lt", T_LT, "/"}, {"lessthan", T_LT, "/"}, {"<=", T_LE, "/"}, {"le", T_LE, "/"},
+    {"odd", T_ODD, ""},
+    {"even", T_EVEN, ""},
+    {"divisibleby", T_DIVISIBLEBY, "num"},
+    {"defined", T_DEFINED, ""},
+    {"undefined", T_UNDEFINED, ""},
+    {"filter", T_FILTER, ""},
+    {"test", T_TEST, ""},
+    {"none", T_NONE, ""},
+    {"boolean", T_BOOLEAN, ""},
+    {"false", T_FALSE, ""},
+    {"true", T_TRUE, ""},
+    {"integer", T_INTEGER, ""},
+    {"float", T_FLOAT, ""},
+    {"lower", T_LOWER, ""},
+    {"upper", T_UPPER, ""},
+    {"string", T_STRING, ""},
+    {"mapping", T_MAPPING, ""},
+    {"number", T_NUMBER, ""},
+    {"sequence", T_SEQUENCE, ""},
+    {"iterable", T_ITERABLE, ""},
+    {"callable", T_CALLABLE, ""},
+    {"sameas", T_SAMEAS, "other"},
+    {"escaped", T_ESCAPED, ""},
+    {"in", T_IN, "seq"},
+    {"==", T_EQ, "/"},
+    {"eq", T_EQ, "/"},
+    {"equalto", T_EQ, "/"},
+    {"!=", T_NE, "/"},
+    {"ne", T_NE, "/"},
+    {">", T_GT, "/"},
+    {"gt", T_GT, "/"},
+    {"greaterthan", T_GT, "/"},
+    {"ge", T_GE, "/"},
+    {">=", T_GE, "/"},
+    {"<", T_LT, "/"},
+    {"lt", T_LT, "/"},
+    {"lessthan", T_LT, "/"},
+    {"<=", T_LE, "/"},
+    {"le", T_LE, "/"},
 };
 
 int jtest_find(struct str name)
@@ -32,12 +90,14 @@ int jtest_find(struct str name)
 
 static bool is_sequence(struct jv v)
 {
-    return v.type == JT_STR || v.type == JT_LIST || v.type == JT_TUPLE || v.type == JT_DICT || v.type == JT_RANGE || v.type == JT_UNDEF;
+    return v.type == JT_STR || v.type == JT_LIST || v.type == JT_TUPLE || v.type == JT_DICT || v.type == JT_RANGE ||
+           v.type == JT_UNDEF;
 }
 
 static bool is_callable(struct jv v)
 {
-    return v.type == JT_MACRO || v.type == JT_METHOD || v.type == JT_GLOBAL || v.type == JT_JOINER || v.type == JT_LOOP || v.type == JT_UNDEF;
+    return v.type == JT_MACRO || v.type == JT_METHOD || v.type == JT_GLOBAL || v.type == JT_JOINER || v.type == JT_LOOP ||
+           v.type == JT_UNDEF;
 }
 
 static bool remainder_is(struct jx *jx, struct jv v, struct jv by, int64_t want)
@@ -80,7 +140,8 @@ static bool same_object(struct jx *jx, struct jv a, struct jv b)
 
 static bool test_two(struct jx *jx, enum test t, struct jv v, struct jv arg)
 {
-    static const enum jcmp op[] = {[T_EQ] = JCMP_EQ, [T_NE] = JCMP_NE, [T_GT] = JCMP_GT, [T_GE] = JCMP_GE, [T_LT] = JCMP_LT, [T_LE] = JCMP_LE};
+    static const enum jcmp op[] = {
+        [T_EQ] = JCMP_EQ, [T_NE] = JCMP_NE, [T_GT] = JCMP_GT, [T_GE] = JCMP_GE, [T_LT] = JCMP_LT, [T_LE] = JCMP_LE};
     switch (t) {
     case T_DIVISIBLEBY:
         return remainder_is(jx, v, arg, 0);
@@ -152,7 +213,8 @@ bool jtest_call(struct jx *jx, int entry, struct jv self, const struct jargs *ar
     if (want && !args->n && args->kw_count == 1 && str_is(args->kw[0].key, tests[entry].param))
         arg = args->kw[0].value;
     else if (args->n != want || args->kw_count)
-        jx_fail(jx, ERR_TEMPLATE, "test '%s' takes %zu argument(s) but %zu were given", tests[entry].name, want, args->n + args->kw_count);
+        jx_fail(jx, ERR_TEMPLATE, "test '%s' takes %zu argument(s) but %zu were given", tests[entry].name, want,
+                args->n + args->kw_count);
     if (jx->rc)
         return false;
     bool yes = want ? test_two(jx, t, self, arg) : test_one(jx, t, self);

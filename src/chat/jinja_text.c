@@ -79,19 +79,12 @@ void jsb_float(struct jsb *b, double f, bool user)
 static void put_int(struct jsb *b, struct jv v)
 {
     char tmp[32];
-    int n = v.big ? snprintf(tmp, sizeof tmp, "%llu", (unsigned long long)(uint64_t)v.i) : snprintf(tmp, sizeof tmp, "%lld", (long long)v.i);
+    int n = v.big ? snprintf(tmp, sizeof tmp, "%llu", (unsigned long long)(uint64_t)v.i)
+                  : snprintf(tmp, sizeof tmp, "%lld", (long long)v.i);
     jsb_put(b, tmp, (size_t)n, v.user);
 }
 
 /* ---- repr of strings ------------------------------------------------------------------------------------------------------ */
-
-static bool byte_is_user(const struct jstr *s, size_t at)
-{
-    for (size_t i = 0; i < s->seg_count && s->segs[i].from <= at; i++)
-        if (at < s->segs[i].to)
-            return true;
-    return false;
-}
 
 /* the escape of cp inside quotes, or 0 when it stands for itself */
 static size_t repr_escape(uint32_t cp, char quote, char out[12])
@@ -120,13 +113,13 @@ static void repr_str(struct jsb *b, const struct jstr *s, bool user)
     if (s->safe)
         jsb_z(b, "Markup(");
     jsb_put(b, &quote, 1, all);
-    size_t start = 0;
+    size_t start = 0, cursor = 0;
     for (size_t i = 0; i < s->n && !b->jx->rc;) {
         uint32_t cp;
         size_t used = utf8_decode(str_from(jstr_text(s), i), &cp), n = repr_escape(cp, quote, esc);
         if (n) {
             jsb_sub(b, s, start, i);
-            jsb_put(b, esc, n, byte_is_user(s, i));
+            jsb_put(b, esc, n, jstr_user_at(s, &cursor, i));
             start = i + used;
         }
         i += used;

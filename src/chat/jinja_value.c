@@ -309,10 +309,13 @@ struct jv jundef_raise(struct jx *jx, struct jv v)
 const char *jv_type_name(struct jv v)
 {
     static const char *const names[] = {
-        [JT_MISSING] = "missing", [JT_UNDEF] = "Undefined", [JT_NONE] = "NoneType", [JT_BOOL] = "bool", [JT_INT] = "int",
-        [JT_FLOAT] = "float", [JT_STR] = "str", [JT_LIST] = "list", [JT_TUPLE] = "tuple", [JT_DICT] = "dict", [JT_RANGE] = "range",
-        [JT_ITER] = "generator", [JT_NS] = "Namespace", [JT_MACRO] = "Macro", [JT_METHOD] = "builtin_function_or_method",
-        [JT_GLOBAL] = "function", [JT_LOOP] = "LoopContext", [JT_CYCLER] = "Cycler", [JT_JOINER] = "Joiner",
+        [JT_MISSING] = "missing", [JT_UNDEF] = "Undefined",  [JT_NONE] = "NoneType",
+        [JT_BOOL] = "bool",       [JT_INT] = "int",          [JT_FLOAT] = "float",
+        [JT_STR] = "str",         [JT_LIST] = "list",        [JT_TUPLE] = "tuple",
+        [JT_DICT] = "dict",       [JT_RANGE] = "range",      [JT_ITER] = "generator",
+        [JT_NS] = "Namespace",    [JT_MACRO] = "Macro",      [JT_METHOD] = "builtin_function_or_method",
+        [JT_GLOBAL] = "function", [JT_LOOP] = "LoopContext", [JT_CYCLER] = "Cycler",
+        [JT_JOINER] = "Joiner",
     };
     if (v.type == JT_VIEW)
         return v.sub == JVIEW_KEYS ? "dict_keys" : v.sub == JVIEW_VALUES ? "dict_values" : "dict_items";

@@ -2,21 +2,14 @@
  *
  * Owns:       nothing by itself: every value of a rendering lives in that rendering's arena; constants live in the template's.
  * Invariants: 1. Strings, lists and dicts are never changed once another value can see them (the sandbox forbids it anyway).
- *             2. A string knows which of its bytes came from a user (segments); every operation carries them along.
- *             3. Text is valid UTF-8 throughout; Python's character positions are counted in scalars.
- *             4. The first error of a rendering sticks in jx->rc; functions after it do nothing and return JV_NONE or NULL.
+ *             2. The first error of a rendering sticks in jx->rc; functions after it do nothing and return JV_NONE or NULL.
  * Does not:   parse or run templates (jinja_ast.h, jinja_int.h). */
 #ifndef RH_CHAT_JINJA_VALUE_H
 #define RH_CHAT_JINJA_VALUE_H
 
 #include "base/arena.h"
 #include "base/err.h"
-#include "base/str.h"
-
-#include <stdbool.h>
-#include <stdint.h>
-
-struct jx; /* one rendering, jinja_int.h */
+#include "chat/jinja_str.h"
 
 enum jtype {
     JT_MISSING, /* no value: an argument not given, a variable not set; never visible to a template */
@@ -71,21 +64,6 @@ struct jv {
 
 enum jview { JVIEW_KEYS, JVIEW_VALUES, JVIEW_ITEMS };
 
-struct jseg { /* bytes [from, to) came from a user */
-    size_t from, to;
-};
-
-struct jstr {
-    const char *p;
-    size_t n;                /* bytes */
-    size_t chars;            /* scalars; SIZE_MAX = not counted yet */
-    const struct jseg *segs; /* ascending, disjoint, inside [0, n) */
-    size_t seg_count;
-    struct jseg one;         /* room for the usual single segment */
-    struct jtail *tail;      /* storage that may be extended in place, or NULL */
-    bool safe;               /* markupsafe.Markup */
-};
-
 struct jlist { /* also tuples */
     struct jv *v;
     size_t n, cap;
@@ -126,61 +104,6 @@ struct jcycle { /* cycler(...) and joiner(...) */
     struct jlist *items;
     size_t pos;
 };
-
-/* strings: jinja_str.c ------------------------------------------------------------------------------------------------------- */
-
-struct jsb { /* grows in the arena; zero-initialise with .jx set */
-    struct jx *jx;
-    char *p;
-    size_t n, cap;
-    struct jseg *segs;
-    size_t seg_count, seg_cap;
-};
-
-void jsb_put(struct jsb *b, const void *p, size_t n, bool user);
-void jsb_z(struct jsb *b, const char *z);
-void jsb_char(struct jsb *b, uint32_t cp, bool user);
-void jsb_printf(struct jsb *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void jsb_str(struct jsb *b, const struct jstr *s);
-void jsb_sub(struct jsb *b, const struct jstr *s, size_t from, size_t to); /* bytes */
-void jsb_fill(struct jsb *b, const struct jstr *s, size_t times);
-void jsb_escape(struct jsb *b, const struct jstr *s); /* HTML */
-struct jv jsb_end(struct jsb *b);
-
-struct jv jstr_new(struct jx *jx, struct str text, bool user); /* borrows the bytes */
-struct jv jstr_z(struct jx *jx, const char *z);
-struct jv jstr_sub(struct jx *jx, const struct jstr *s, size_t from, size_t to); /* bytes; keeps marks and `safe` */
-struct jv jstr_cat(struct jx *jx, const struct jstr *a, const struct jstr *b);
-struct jv jstr_as_safe(struct jx *jx, const struct jstr *s, bool safe);
-struct jv jstr_escape(struct jx *jx, const struct jstr *s); /* Markup.escape: a safe string stays as it is */
-size_t jstr_chars(struct jstr *s);
-size_t jstr_byte_of(struct jstr *s, size_t at);  /* byte position of character `at` <= chars */
-size_t jstr_char_of(struct jstr *s, size_t byte); /* and back */
-bool jstr_all_user(const struct jstr *s);
-
-static inline struct str jstr_text(const struct jstr *s)
-{
-    return (struct str){s->p, s->n};
-}
-
-/* characters: jinja_chars.c -------------------------------------------------------------------------------------------------- */
-
-bool jchar_is_space(uint32_t cp);
-bool jchar_is_line_end(uint32_t cp);
-bool jchar_is_printable(uint32_t cp);
-bool jchar_is_alpha(uint32_t cp);
-bool jchar_is_decimal(uint32_t cp);
-bool jchar_is_digit(uint32_t cp);
-bool jchar_is_numeric(uint32_t cp);
-bool jchar_is_alnum(uint32_t cp);
-bool jchar_is_upper(uint32_t cp);
-bool jchar_is_lower(uint32_t cp);
-bool jchar_is_title(uint32_t cp);
-enum jcase { JCASE_UPPER, JCASE_LOWER, JCASE_TITLE };
-size_t jchar_case(uint32_t cp, enum jcase how, uint32_t out[3]); /* how many scalars, 1..3 */
-struct jv jstr_case(struct jx *jx, const struct jstr *s, enum jcase how); /* the whole string; sigma's final form included */
-void jsb_case(struct jsb *b, const struct jstr *s, size_t from, size_t to, enum jcase how);
-struct str jstr_strip(struct str s, bool left, bool right); /* white space as Python sees it */
 
 /* lists, dicts, everything: jinja_value.c ------------------------------------------------------------------------------------ */
 

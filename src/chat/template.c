@@ -160,7 +160,13 @@ struct call {
 
 static void call_jx(struct call *c, struct jx *jx, struct arena *mem, struct err *err)
 {
-    *jx = (struct jx){.t = &c->t->t, .mem = mem, .err = err, .line = 1, .steps_max = c->steps_max, .text_max = c->text_max, .now_s = c->in->now_s};
+    *jx = (struct jx){.t = &c->t->t,
+                      .mem = mem,
+                      .err = err,
+                      .line = 1,
+                      .steps_max = c->steps_max,
+                      .text_max = c->text_max,
+                      .now_s = c->in->now_s};
     memcpy(jx->hash_key, c->hash_key, sizeof jx->hash_key);
 }
 
@@ -299,14 +305,16 @@ static int boundaries_find(struct call *c, struct chat_rendered *out, struct err
     return 0;
 }
 
-int chat_template_render(const struct chat_template *t, const struct chat_render_input *in, struct chat_rendered *out, struct err *err)
+int chat_template_render(const struct chat_template *t, const struct chat_render_input *in, struct chat_rendered *out,
+                         struct err *err)
 {
     struct call c = {.t = t, .in = in, .hash_key = {rng_seed_draw(), rng_seed_draw()}};
     struct jsb b;
     *out = (struct chat_rendered){0};
     c.text_max = in->output_max_bytes ? in->output_max_bytes : (size_t)16 << 20;
     c.steps_max = in->steps_max ? in->steps_max : 50000000;
-    c.values.max_bytes = c.work.max_bytes = ((size_t)64 << 20) + 16 * (c.text_max < (size_t)1 << 30 ? c.text_max : (size_t)1 << 30);
+    c.values.max_bytes = c.work.max_bytes =
+        ((size_t)64 << 20) + 16 * (c.text_max < (size_t)1 << 30 ? c.text_max : (size_t)1 << 30);
     int rc = input_check(in, err);
     if (!rc)
         rc = call_values(&c, err);

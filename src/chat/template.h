@@ -32,7 +32,7 @@ struct chat_render_input {
 
 struct chat_piece { /* bytes [from, to) of the text */
     size_t from, to;
-    bool user; /* came from the messages: special tokens inside stay text */
+    bool user; /* came from messages, tools, documents or variables: a special token wholly inside stays text */
 };
 
 /* owns its memory; free with chat_rendered_free */
@@ -44,8 +44,10 @@ struct chat_rendered {
     size_t boundary_count;
 };
 
-/* ERR_TEMPLATE: the template raised (its own message) or does something unsupported (named, with line). */
-int chat_template_render(const struct chat_template *t, const struct chat_render_input *in, struct chat_rendered *out, struct err *err);
+/* ERR_TEMPLATE: the template raised (its own message) or does something unsupported (named, with line).
+ * Null fields of messages are dropped and reasoning is given under each of its names, as transformers does before rendering. */
+int chat_template_render(const struct chat_template *t, const struct chat_render_input *in, struct chat_rendered *out,
+                         struct err *err);
 void chat_rendered_free(struct chat_rendered *r);
 
 #endif

@@ -7,9 +7,11 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const char fallback[] = "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"h\\u00e9 <b>\"},"
-                               "{\"role\": \"assistant\", \"content\": \"yo\", \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": {\"a\": [1, "
-                               "2.5, null, true]}}}]}], \"variables\": {\"l\": [3, 1, 2], \"d\": {\"x\": 1, \"y\": \"z\"}, \"s\": \"hello\", \"n\": 7, \"f\": 0.1}}";
+static const char fallback[] =
+    "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"h\\u00e9 <b>\"},"
+    "{\"role\": \"assistant\", \"content\": \"yo\", \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": {\"a\": [1, "
+    "2.5, null, true]}}}]}], \"variables\": {\"l\": [3, 1, 2], \"d\": {\"x\": 1, \"y\": \"z\"}, \"s\": \"hello\", \"n\": 7, "
+    "\"f\": 0.1}}";
 
 static void check(const struct chat_rendered *r)
 {
@@ -32,7 +34,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct chat_template *t = NULL;
     struct chat_rendered out = {0};
     const uint8_t *cut = size ? memchr(data, 0, size) : NULL;
-    struct str source = str_n(data, cut ? (size_t)(cut - data) : size), json = cut ? str_n(cut + 1, size - source.n - 1) : str_of(fallback);
+    struct str source = str_n(data, cut ? (size_t)(cut - data) : size),
+               json = cut ? str_n(cut + 1, size - source.n - 1) : str_of(fallback);
     yyjson_doc *doc = json_parse(json, "fuzz", &e);
     yyjson_val *root = yyjson_doc_get_root(doc);
     struct chat_render_input in = {

@@ -10,8 +10,11 @@
 
 #include <cmocka.h>
 
+#include <pthread.h>
+
 static const char request[] =
-    "{\"messages\": [{\"role\": \"user\", \"content\": \"ab,cd\", \"n\": 5, \"l\": [1, \"x\", \"\"], \"d\": {\"k\": \"v\", \"<s>\": true}},"
+    "{\"messages\": [{\"role\": \"user\", \"content\": \"ab,cd\", \"n\": 5, \"l\": [1, \"x\", \"\"], \"d\": {\"k\": \"v\", "
+    "\"<s>\": true}},"
     " {\"role\": \"assistant\", \"content\": \" <|im_end|> \"}], \"tools\": [{\"name\": \"t<s>\", \"p\": {\"q\": 1.5}}],"
     " \"variables\": {\"v\": \"V<s>\"}}";
 
@@ -88,7 +91,8 @@ static void test_marks(void **state)
         {"{% set x %}a{{ v }}b{% endset %}{{ x }}{{ x|length }}", "a[V<s>]b6"},
         {"{% filter upper %}a{{ v }}{% endfilter %}", "A[V<S>]"},
         {"{{ v|e }}{{ v|default('z') }}{{ nope|default(v) }}", "[V&lt;s&gt;V<s>V<s>]"},
-        {"{% set ns = namespace(t='') %}{% for m in messages %}{% set ns.t = ns.t ~ '#' ~ m.role %}{% endfor %}{{ ns.t }}", "#[user]#[assistant]"},
+        {"{% set ns = namespace(t='') %}{% for m in messages %}{% set ns.t = ns.t ~ '#' ~ m.role %}{% endfor %}{{ ns.t }}",
+         "#[user]#[assistant]"},
         {"{{ messages|map(attribute='role')|join(',') }}", "[user],[assistant]"},
         {"{{ messages[0].content == 'ab,cd' }}{{ messages[0].content|length }}", "True5"},
         {"{{ ('a\\n' ~ v ~ '\\nb').splitlines()[1] }}", "[V<s>]"},
@@ -105,13 +109,15 @@ static void test_marks(void **state)
 
 /* ---- boundaries ----------------------------------------------------------------------------------------------------------- */
 
-static const char chatml[] = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}";
+static const char chatml[] =
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}";
 
 static void test_boundaries(void **state)
 {
     struct chat_rendered r;
     struct err e = {0};
-    static const char three[] = "{\"messages\": [{\"role\": \"u\", \"content\": \"1\"}, {\"role\": \"a\", \"content\": \"22\"}, {\"role\": \"u\", \"content\": \"\"}]}";
+    static const char three[] = "{\"messages\": [{\"role\": \"u\", \"content\": \"1\"}, {\"role\": \"a\", \"content\": \"22\"}, "
+                                "{\"role\": \"u\", \"content\": \"\"}]}";
     (void)state;
     assert_int_equal(render(chatml, three, (struct chat_render_input){.add_generation_prompt = true}, &r, &e), 0);
     assert_string_equal(buf_cstr(&r.text), "<u>1</><a>22</><u></><a>");
@@ -122,13 +128,16 @@ static void test_boundaries(void **state)
     chat_rendered_free(&r);
 
     /* a template that shows how many messages there are has no stable prefix but the whole */
-    assert_int_equal(render("{{ messages|length }}{% for m in messages %}{{ m.content }}{% endfor %}", three, (struct chat_render_input){0}, &r, &e), 0);
+    assert_int_equal(render("{{ messages|length }}{% for m in messages %}{{ m.content }}{% endfor %}", three,
+                            (struct chat_render_input){0}, &r, &e),
+                     0);
     assert_int_equal(r.boundary_count, 1);
     assert_int_equal(r.boundaries[0], r.text.n);
     chat_rendered_free(&r);
 
     /* prefixes that raise are left out */
-    static const char raising[] = "{% if messages|length == 2 %}{{ raise_exception('two') }}{% endif %}{% for m in messages %}{{ m.role }}{% endfor %}";
+    static const char raising[] =
+        "{% if messages|length == 2 %}{{ raise_exception('two') }}{% endif %}{% for m in messages %}{{ m.role }}{% endfor %}";
     assert_int_equal(render(raising, three, (struct chat_render_input){0}, &r, &e), 0);
     assert_int_equal(r.boundary_count, 2);
     assert_int_equal(r.boundaries[0], 1);
@@ -172,7 +181,8 @@ static void test_limits(void **state)
 {
     struct chat_render_input small = {.output_max_bytes = 1000, .steps_max = 100000};
     (void)state;
-    check_error("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", request, small, ERR_LIMIT, "steps");
+    check_error("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", request, small, ERR_LIMIT,
+                "steps");
     check_error("{% for i in range(1000) %}xx{% endfor %}", request, small, ERR_LIMIT, "1000 bytes");
     check_error("{{ 'x' * 1000000000 }}", request, small, ERR_LIMIT, "1000 bytes");
     check_error("{{ ('x' * 1000) ~ 'y' }}", request, small, ERR_LIMIT, "1000 bytes");
@@ -181,15 +191,18 @@ static void test_limits(void **state)
     check_error("{{ '{:1000000000}'.format(1) }}", request, small, ERR_LIMIT, "width");
     check_error("{{ 'x'.center(1000000000) }}", request, small, ERR_LIMIT, "steps");
     check_error("{% macro r() %}{{ r() }}{% endmacro %}{{ r() }}", request, small, ERR_LIMIT, "macros call each other");
-    check_error("{% set ns = namespace(x=[]) %}{% for i in range(5000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}", request, small, ERR_LIMIT,
-                "nested");
-    check_error("{% set ns = namespace(x=[]) %}{% for i in range(5000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x|tojson }}", request, small,
-                ERR_LIMIT, "nested");
-    check_error("{% set ns = namespace(x=[], y=[]) %}{% for i in range(5000) %}{% set ns.x = [ns.x] %}{% set ns.y = [ns.y] %}{% endfor %}"
-                "{{ ns.x == ns.y }}", request, small, ERR_LIMIT, "nested");
-    check_error("{% set ns = namespace(x=()) %}{% for i in range(5000) %}{% set ns.x = (ns.x,) %}{% endfor %}{{ {ns.x: 1} }}", request, small,
-                ERR_LIMIT, "nested");
-    check_error("{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}", request, small, ERR_LIMIT, "1000 bytes");
+    check_error("{% set ns = namespace(x=[]) %}{% for i in range(5000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}", request,
+                small, ERR_LIMIT, "nested");
+    check_error("{% set ns = namespace(x=[]) %}{% for i in range(5000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x|tojson }}",
+                request, small, ERR_LIMIT, "nested");
+    check_error(
+        "{% set ns = namespace(x=[], y=[]) %}{% for i in range(5000) %}{% set ns.x = [ns.x] %}{% set ns.y = [ns.y] %}{% endfor %}"
+        "{{ ns.x == ns.y }}",
+        request, small, ERR_LIMIT, "nested");
+    check_error("{% set ns = namespace(x=()) %}{% for i in range(5000) %}{% set ns.x = (ns.x,) %}{% endfor %}{{ {ns.x: 1} }}",
+                request, small, ERR_LIMIT, "nested");
+    check_error("{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}", request, small,
+                ERR_LIMIT, "1000 bytes");
     check_error("{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}", request,
                 (struct chat_render_input){.steps_max = UINT64_MAX}, ERR_LIMIT, "memory");
     check_error("{{ 9223372036854775807 + 1 }}", request, small, ERR_TEMPLATE, "64 bits");
@@ -235,13 +248,15 @@ static void test_errors(void **state)
 
 static void test_messages(void **state)
 {
-    static const char json[] = "{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"reasoning\": \"r\", \"a\": 1, \"a\": 2}]}";
+    static const char json[] =
+        "{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"reasoning\": \"r\", \"a\": 1, \"a\": 2}]}";
     struct chat_rendered r;
     struct err e = {0};
     (void)state;
     assert_int_equal(render("{{ messages[0]|tojson }}{{ tools }}", json, (struct chat_render_input){0}, &r, &e), 0);
-    assert_string_equal(buf_cstr(&r.text),
-                        "{\"thinking\": \"r\", \"role\": \"assistant\", \"reasoning\": \"r\", \"a\": 2, \"reasoning_content\": \"r\"}None");
+    assert_string_equal(
+        buf_cstr(&r.text),
+        "{\"thinking\": \"r\", \"role\": \"assistant\", \"reasoning\": \"r\", \"a\": 2, \"reasoning_content\": \"r\"}None");
     chat_rendered_free(&r);
 }
 
@@ -250,7 +265,8 @@ static void test_messages(void **state)
 static void test_faults(void **state)
 {
     static const char source[] =
-        "{% macro m(a, b=2) %}{{ a }}{{ b }}{{ kwargs }}{% endmacro %}{% for x in messages if x.role %}{% set y = x.content ~ '!' * 300 %}"
+        "{% macro m(a, b=2) %}{{ a }}{{ b }}{{ kwargs }}{% endmacro %}{% for x in messages if x.role %}{% set y = x.content ~ "
+        "'!' * 300 %}"
         "{{ m(y, c=1) }}{{ x|tojson(indent=2) }}{{ [3, 1]|sort|join(',') }}{{ 'a,b'.split(',')|map('upper')|list }}{% endfor %}"
         "{{ '%s-%5.2f' % ('a', 1.5) }}{{ '{:>5}'.format('x') }}{% set z %}{{ range(2000)|list }}{% endset %}{{ z|length }}"
         "{% set ns = namespace(t='') %}{% for i in range(2000) %}{% set ns.t = ns.t ~ i %}{% endfor %}{{ ns.t|length }}"
@@ -282,12 +298,55 @@ static void test_faults(void **state)
     }
 }
 
+/* ---- threads -------------------------------------------------------------------------------------------------------------- */
+
+struct worker {
+    const struct chat_template *t;
+    yyjson_val *messages;
+    int bad;
+};
+
+static void *work(void *arg)
+{
+    struct worker *w = arg;
+    for (int i = 0; i < 50; i++) {
+        struct chat_rendered r;
+        struct chat_render_input in = {.messages = w->messages};
+        w->bad |= chat_template_render(w->t, &in, &r, NULL) != 0 || !str_is(buf_view(&r.text), "\xC3\xA9[2]aB,CDb C\xC3\xA9");
+        chat_rendered_free(&r);
+    }
+    return NULL;
+}
+
+static void test_threads(void **state)
+{
+    struct chat_template *t = NULL;
+    struct err e = {0};
+    struct worker w[4];
+    pthread_t thread[4];
+    yyjson_doc *doc = json_parse(str_of(request), "test", &e);
+    static const char source[] = "{% set s = '\xC3\xA9[2]' %}{{ s ~ 'ab,cd'|replace('b', 'B,C')|replace('cd', 'D')|replace('C,', 'C') }}"
+                                 "{{ 'b C\xC3\xA9'[:4] }}";
+    (void)state;
+    assert_int_equal(chat_template_open(str_of(source), &t, &e), 0);
+    for (int i = 0; i < 4; i++) {
+        w[i] = (struct worker){t, yyjson_obj_get(yyjson_doc_get_root(doc), "messages"), 0};
+        assert_int_equal(pthread_create(&thread[i], NULL, work, &w[i]), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(thread[i], NULL);
+        assert_int_equal(w[i].bad, 0);
+    }
+    chat_template_close(t);
+    json_free(doc);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_marks),  cmocka_unit_test(test_boundaries), cmocka_unit_test(test_many_boundaries),
         cmocka_unit_test(test_limits), cmocka_unit_test(test_errors),     cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_faults), cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

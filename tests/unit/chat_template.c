@@ -36,14 +36,16 @@ static int case_run(yyjson_val *c, const struct chat_render_input *in)
         print_error("%s: fails: %s\n", yyjson_get_str(yyjson_obj_get(c, "name")), e.text);
     } else if (want.p && !str_eq(want, buf_view(&out.text))) {
         bad = 1;
-        print_error("%s:\n  want |%.*s|\n  got  |%.*s|\n", yyjson_get_str(yyjson_obj_get(c, "name")), STR_ARG(want), STR_ARG(buf_view(&out.text)));
+        print_error("%s:\n  want |%.*s|\n  got  |%.*s|\n", yyjson_get_str(yyjson_obj_get(c, "name")), STR_ARG(want),
+                    STR_ARG(buf_view(&out.text)));
     } else if (!want.p && !rc) {
         bad = 1;
         print_error("%s: expected the error '%.*s', got |%.*s|\n", yyjson_get_str(yyjson_obj_get(c, "name")), STR_ARG(words),
                     STR_ARG(buf_view(&out.text)));
     } else if (!want.p && !yyjson_get_bool(yyjson_obj_get(c, "loose")) && str_find(str_of(e.text), words) == SIZE_MAX) {
         bad = 1;
-        print_error("%s: expected the error '%.*s', got '%s'\n", yyjson_get_str(yyjson_obj_get(c, "name")), STR_ARG(words), e.text);
+        print_error("%s: expected the error '%.*s', got '%s'\n", yyjson_get_str(yyjson_obj_get(c, "name")), STR_ARG(words),
+                    e.text);
     }
     chat_rendered_free(&out);
     chat_template_close(t);
