@@ -20,7 +20,7 @@ sys.path.insert(0, os.path.join(HERE, "fixtures"))
 import text_corpus  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
 
-CHUNK = 4000
+CHUNK = 400
 
 
 class Ours:

@@ -166,6 +166,10 @@ bool added_next(const struct added *a, const struct added_set *s, struct str tex
             continue;
         *m = (struct added_match){start, end, t->id};
         take_spaces(t, text, from, m);
+        if (t->lstrip && m->start < from) /* an earlier token took these spaces */
+            m->start = from;
+        if (m->start >= m->end)
+            continue;
         return true;
     }
     return false;

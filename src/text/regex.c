@@ -8,17 +8,35 @@
 
 enum { REGEX_FRAMES_MAX = 1 << 20, REGEX_STEPS_BASE = 1 << 16, REGEX_STEPS_PER_BYTE = 256 };
 
+/* Sets of many ranges get a bit map, so that a long class costs no more than a short one. */
+static int planes(struct regex *re, struct err *err)
+{
+    enum { FEW_RANGES = 4, WORDS = 1024 };
+    uint16_t n = 0;
+    for (uint32_t i = 0; i < re->set_count; i++)
+        if (re->set[i].range_count > FEW_RANGES)
+            re->set[i].plane = ++n;
+    if (!n)
+        return 0;
+    re->plane = mem_try_zero((size_t)n * WORDS, sizeof *re->plane);
+    if (!re->plane)
+        return err_nomem(err, "a regular expression", (size_t)n * WORDS * sizeof *re->plane);
+    for (uint32_t i = 0; i < re->set_count; i++)
+        for (uint32_t cp = 0; re->set[i].plane && cp < 65536; cp++)
+            if (regex_set_high(re, &re->set[i], cp))
+                re->plane[(size_t)(re->set[i].plane - 1) * WORDS + (cp >> 6)] |= 1ull << (cp & 63);
+    return 0;
+}
+
 int regex_compile(struct str pattern, const char *where, struct regex **out, struct err *err)
 {
     struct regex *re = mem_try_zero(1, sizeof *re);
     if (!re)
         return err_nomem(err, "a regular expression", sizeof *re);
-    if (!regex_parse_own(re, pattern)) {
-        int rc = regex_compile_pcre(re, pattern, where, err);
-        if (rc) {
-            mem_free(re);
-            return rc;
-        }
+    int rc = regex_parse_own(re, pattern) ? planes(re, err) : regex_compile_pcre(re, pattern, where, err);
+    if (rc) {
+        mem_free(re);
+        return rc;
     }
     *out = re;
     return 0;
@@ -44,6 +62,7 @@ void regex_free(struct regex *re)
     if (!re)
         return;
     regex_free_pcre(re);
+    mem_free(re->plane);
     mem_free(re);
 }
 
@@ -207,6 +226,8 @@ static int search(struct regex_cursor *c, size_t *start, size_t *end, struct err
     const struct regex *re = c->re;
     for (size_t at = c->at; at <= c->text.n;) {
         const char *match_end;
+        while (at < c->text.n && !re->first[(uint8_t)c->text.p[at]]) /* never true inside a character: see regex_parse_own */
+            at++;
         int rc = match_at(c, at, &match_end);
         if (rc == 1) {
             *start = at;

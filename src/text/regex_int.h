@@ -18,6 +18,8 @@ struct regex_set {
     bool negate;
     bool high; /* may hold something above ASCII */
     uint16_t range_at, range_count;
+    uint16_t both; /* 1 + another set that must hold too (&&), or 0 */
+    uint16_t plane; /* 1 + number of its bit map, or 0 */
 };
 
 struct regex_range {
@@ -41,15 +43,20 @@ struct regex {
     uint32_t alt[REGEX_ALTS_MAX], alt_count; /* where each top alternative starts */
     uint32_t first[256];                     /* by first byte: which alternatives may match (bit i = alternative i) */
     uint32_t empty_alts;                     /* alternatives that may match at the very end of the text */
+    uint64_t *plane;                         /* bit maps of the first plane, 1024 words each, for sets of many ranges */
     bool run_first;                          /* one alternative, starting with an unbounded run: see regex_next */
     void *pcre, *pcre_limits;                /* pcre2_code and pcre2_match_context (read-only when matching) when not our own */
 };
 
-bool regex_set_high(const struct regex *re, const struct regex_set *s, uint32_t cp);
+bool regex_set_high(const struct regex *re, const struct regex_set *s, uint32_t cp); /* by the rule */
 
 static inline bool regex_set_has(const struct regex *re, const struct regex_set *s, uint32_t cp)
 {
-    return cp < 128 ? s->ascii[cp >> 6] >> (cp & 63) & 1 : regex_set_high(re, s, cp);
+    if (cp < 128)
+        return s->ascii[cp >> 6] >> (cp & 63) & 1;
+    if (s->plane && cp < 65536)
+        return re->plane[(size_t)(s->plane - 1) * 1024 + (cp >> 6)] >> (cp & 63) & 1;
+    return regex_set_high(re, s, cp);
 }
 
 /* 1: compiled; 0: outside our subset; negative: error */

@@ -94,6 +94,8 @@ bool regex_set_high(const struct regex *re, const struct regex_set *s, uint32_t 
     }
     for (uint32_t i = 0; i < s->range_count && !hit; i++)
         hit = cp >= re->range[s->range_at + i].lo && cp <= re->range[s->range_at + i].hi;
+    if (hit && s->both)
+        hit = regex_set_has(re, &re->set[s->both - 1], cp);
     return hit != s->negate;
 }
 
@@ -202,15 +204,37 @@ static bool escape(struct parser *ps, struct regex_set *s, uint32_t *cp)
     return true;
 }
 
+static uint16_t bracket(struct parser *ps);
+
+/* [X&&[Y]]: the Y, a whole set of its own; anything else about && is not ours */
+static void intersection(struct parser *ps, struct regex_set *s, bool negate)
+{
+    if (negate || !eat(ps, "&&[") || ++ps->depth > REGEX_NESTING_MAX) {
+        ps->refuse = true;
+        return;
+    }
+    struct regex_set mine = *s;
+    uint16_t other = bracket(ps);
+    *s = mine;
+    s->both = (uint16_t)(other + 1);
+    ps->depth--;
+    if (peek(ps) != ']')
+        ps->refuse = true;
+}
+
 static uint16_t bracket(struct parser *ps)
 {
     struct regex_set *s = set_new(ps);
     bool negate = eat(ps, "^");
     bool any = false;
     while (!ps->refuse && !(any && peek(ps) == ']')) {
+        if (any && ps->end - ps->p >= 2 && ps->p[0] == '&' && ps->p[1] == '&') {
+            intersection(ps, s, negate);
+            continue;
+        }
         uint32_t lo = take(ps), hi;
         any = true;
-        if (lo == '[' || (lo == '&' && peek(ps) == '&') || lo == ']') { /* nested sets, intersections, "[]": not ours */
+        if (lo == '[' || lo == ']' || (lo == '&' && peek(ps) == '&')) { /* nested sets and "[]" are not ours */
             ps->refuse = true;
             break;
         }
@@ -503,6 +527,8 @@ int regex_parse_own(struct regex *re, struct str pattern)
     for (uint32_t i = 0; i < re->alt_count; i++)
         if (first_bytes(re, re->alt[i], 1u << i, 0))
             re->empty_alts |= 1u << i;
+    for (int b = 0x80; b < 0xC0; b++) /* no character starts with these */
+        re->first[b] = 0;
     const struct regex_ins *in = &re->ins[re->alt[0]];
     re->run_first = re->alt_count == 1 && in->op == OP_RUN && in->max == REGEX_INF && in->min <= 1;
     return 1;

@@ -88,21 +88,36 @@ static bool class_escape(struct str pattern, size_t *at, struct regex_set *s, bo
     return true;
 }
 
+/* \b and \B; the words' set stands once, at the end of the pattern */
 static void put_word_border(struct buf *b, bool negated)
 {
+    buf_z(b, negated ? "(?:(?<=(?&rhword))(?=(?&rhword))|(?<!(?&rhword))(?!(?&rhword)))"
+                     : "(?:(?<=(?&rhword))(?!(?&rhword))|(?<!(?&rhword))(?=(?&rhword)))");
+}
+
+static void put_word_set(struct buf *b)
+{
     struct regex_set word = {.props = PROP_WORD};
-    struct buf w = {0};
-    buf_z(&w, "[");
-    put_ranges(&w, &word);
-    buf_z(&w, "]");
-    const char *z = buf_cstr(&w);
-    if (negated)
-        buf_printf(b, "(?:(?<=%s)(?=%s)|(?<!%s)(?!%s))", z, z, z, z);
-    else
-        buf_printf(b, "(?:(?<=%s)(?!%s)|(?<!%s)(?=%s))", z, z, z, z);
-    if (w.failed)
-        b->failed = w.failed;
-    buf_free(&w);
+    buf_z(b, "(?(DEFINE)(?<rhword>[");
+    put_ranges(b, &word);
+    buf_z(b, "]))");
+}
+
+/* Under (?i) some pairs of letters are equal to one character (ss and ß); PCRE2 does not know that. */
+static bool folds_pairs(struct str p)
+{
+    static const char *const pairs[] = {"ss", "st", "ff", "fi", "fl", "\xC3\x9F", "\xE1\xBA\x9E", "\xEF\xAC"};
+    if (str_find(p, STR("(?i")) == SIZE_MAX)
+        return false;
+    for (size_t at = 0; at < p.n; at++)
+        for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+            size_t n = strlen(pairs[i]), k = 0;
+            while (k < n && at + k < p.n && (p.p[at + k] == pairs[i][k] || (p.p[at + k] | 32) == pairs[i][k]))
+                k++;
+            if (k == n)
+                return true;
+        }
+    return false;
 }
 
 static int refuse(const char *where, const char *what, size_t at, struct err *err)
@@ -129,6 +144,8 @@ static int rewrite_escape(struct buf *b, struct str p, size_t *at, bool inside, 
     *at += 1;
     if (c == 'h') {
         buf_z(b, inside ? "0-9a-fA-F" : "[0-9a-fA-F]");
+    } else if (c == 'H' && !inside) {
+        buf_z(b, "[^0-9a-fA-F]");
     } else if (!inside && (c == 'b' || c == 'B')) {
         put_word_border(b, c == 'B');
     } else if (strchr("rntfvaexAzZ", c) || (c >= '0' && c <= '9') || !((c | 32) >= 'a' && (c | 32) <= 'z')) {
@@ -142,8 +159,11 @@ static int rewrite_escape(struct buf *b, struct str p, size_t *at, bool inside, 
 
 static int rewrite(struct buf *b, struct str p, const char *where, struct err *err)
 {
-    bool inside = false;
+    bool inside = false, words = str_find(p, STR("\\b")) != SIZE_MAX || str_find(p, STR("\\B")) != SIZE_MAX;
     size_t class_start = 0;
+    if (folds_pairs(p))
+        return refuse(where, "letters that fold together under (?i)", 0, err);
+    buf_z(b, words ? "(?:" : "");
     for (size_t at = 0; at < p.n;) {
         char c = p.p[at++];
         if (c == '\\') {
@@ -167,6 +187,9 @@ static int rewrite(struct buf *b, struct str p, const char *where, struct err *e
         }
         buf_char(b, c);
     }
+    buf_z(b, words ? ")" : "");
+    if (words)
+        put_word_set(b);
     return buf_check(b, "a rewritten regular expression", err);
 }
 

@@ -20,7 +20,7 @@ struct vocab {
     struct str *piece; /* [n]; p == NULL: a hole */
     uint32_t n;        /* highest id + 1 */
     uint32_t count;    /* ids in use */
-    uint32_t *slot;    /* [mask + 1] id + 1, open addressing */
+    uint64_t *slot;    /* [mask + 1] hash bits and id + 1, open addressing */
     uint32_t mask;
     uint64_t key[2];   /* of the hash: file contents cannot choose collisions */
 };

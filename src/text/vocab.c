@@ -30,18 +30,27 @@ void vocab_free(struct vocab *v)
     *v = (struct vocab){0};
 }
 
+/* A slot holds 32 hash bits and id + 1, so that other tokens are seldom looked at. */
+static uint64_t slot_of(uint64_t hash, uint32_t id)
+{
+    return hash >> 32 << 32 | (id + 1);
+}
+
 int vocab_put(struct vocab *v, uint32_t id, struct str text, struct err *err)
 {
     if (id >= v->n)
         return err_set(err, ERR_FORMAT, "vocabulary: token '%.*s' has id %u, expected below %u", STR_ARG(text), id, v->n);
     if (v->piece[id].p)
         return err_set(err, ERR_FORMAT, "vocabulary: id %u is both '%.*s' and '%.*s'", id, STR_ARG(v->piece[id]), STR_ARG(text));
-    uint32_t at = (uint32_t)hash_sip(v->key, text.p, text.n) & v->mask;
-    for (; v->slot[at]; at = (at + 1) & v->mask)
-        if (str_eq(v->piece[v->slot[at] - 1], text))
-            return err_set(err, ERR_FORMAT, "vocabulary: token '%.*s' appears twice, with ids %u and %u", STR_ARG(text), v->slot[at] - 1, id);
+    uint64_t hash = hash_sip(v->key, text.p, text.n);
+    uint32_t at = (uint32_t)hash & v->mask;
+    for (; v->slot[at]; at = (at + 1) & v->mask) {
+        uint32_t other = (uint32_t)v->slot[at] - 1;
+        if (v->slot[at] >> 32 == hash >> 32 && str_eq(v->piece[other], text))
+            return err_set(err, ERR_FORMAT, "vocabulary: token '%.*s' appears twice, with ids %u and %u", STR_ARG(text), other, id);
+    }
     v->piece[id] = text;
-    v->slot[at] = id + 1;
+    v->slot[at] = slot_of(hash, id);
     v->count++;
     return 0;
 }
@@ -50,9 +59,12 @@ uint32_t vocab_find(const struct vocab *v, struct str text)
 {
     if (!v->slot)
         return ID_NONE;
-    uint32_t at = (uint32_t)hash_sip(v->key, text.p, text.n) & v->mask;
-    for (; v->slot[at]; at = (at + 1) & v->mask)
-        if (str_eq(v->piece[v->slot[at] - 1], text))
-            return v->slot[at] - 1;
+    uint64_t hash = hash_sip(v->key, text.p, text.n);
+    uint32_t at = (uint32_t)hash & v->mask;
+    for (; v->slot[at]; at = (at + 1) & v->mask) {
+        uint32_t id = (uint32_t)v->slot[at] - 1;
+        if (v->slot[at] >> 32 == hash >> 32 && str_eq(v->piece[id], text))
+            return id;
+    }
     return ID_NONE;
 }
