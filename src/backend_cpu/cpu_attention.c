@@ -196,11 +196,12 @@ static const unsigned char *plane(const struct run *run, const struct task *t, u
     return cpu_page_head(op->layer, op->tables[t->span->table_first + page], t->kv_head);
 }
 
-/* Ask for a plane of the next page while this one is worked on. */
-static void prefetch(const unsigned char *p, uint32_t bytes)
+/* Pages of a block that some row of the task sees: [first, end). */
+static void block_pages(const struct task *t, uint32_t block, uint32_t *first, uint32_t *end)
 {
-    for (uint32_t i = 0; i < bytes; i += 64)
-        __builtin_prefetch(p + i, 0, 2);
+    uint32_t last = (t->pos + t->rows - 1) / KV_PAGE + 1, low = t->low / KV_PAGE;
+    *first = block * BLOCK_PAGES > low ? block * BLOCK_PAGES : low;
+    *end = (block + 1) * BLOCK_PAGES < last ? (block + 1) * BLOCK_PAGES : last;
 }
 
 static void load_queries(const struct run *run, const struct task *t)
@@ -221,49 +222,60 @@ static void load_queries(const struct run *run, const struct task *t)
 static void scores(const struct run *run, const struct task *t, uint32_t block)
 {
     const struct kv_layer *l = run->op->layer;
-    uint32_t last = t->pos + t->rows - 1, page = block * BLOCK_PAGES, end = page + BLOCK_PAGES;
-    page = t->low / KV_PAGE > page ? t->low / KV_PAGE : page;
-    end = last / KV_PAGE + 1 < end ? last / KV_PAGE + 1 : end;
-    for (; page < end; page++) {
+    uint32_t page, end, start;
+    block_pages(t, block, &start, &end);
+    for (page = start; page < end; page++) {
         uint32_t first = page * KV_PAGE, r0 = first > t->pos ? first - t->pos : 0, r1 = t->rows;
         while (r1 > r0 && low_of(run->op, t->pos + r1 - 1) >= first + KV_PAGE)
             r1--;
-        if (page + 1 < end)
-            prefetch(plane(run, t, page + 1), run->k_bytes);
         size_t m = (size_t)r0 * t->heads;
-        struct cpu_score job = {.k = plane(run, t, page), .d = l->d_k, .m = (r1 - r0) * t->heads, .q = run->w.q + m * l->d_k,
+        const unsigned char *next = page + 1 < end ? plane(run, t, page + 1) : plane(run, t, start) + run->k_bytes;
+        struct cpu_score job = {.k = plane(run, t, page), .next = next, .d = l->d_k, .m = (r1 - r0) * t->heads, .q = run->w.q + m * l->d_k,
                                 .qa = run->w.qa + m * (l->d_k / 32), .s = run->w.s + m * KV_BLOCK + first % KV_BLOCK};
         if (job.m)
             run->score(&job);
     }
 }
 
+/* Rows from r on that see the same positions [*from, *to) of the page at `at` of the block; returns the first that does not. */
+static uint32_t same_view(const struct run *run, const struct task *t, uint32_t block, uint32_t at, uint32_t r, uint32_t *from, uint32_t *to)
+{
+    uint32_t i = r;
+    for (; i < t->rows; i++) {
+        uint32_t f = 0, e = 0;
+        bool any = seen(run->op, t, i, block, &f, &e);
+        f = f > at ? f - at : 0;
+        e = e > at ? e - at : 0;
+        e = e < KV_PAGE ? e : KV_PAGE;
+        if (!any || f >= e)
+            f = e = 0;
+        if (i > r && (f != *from || e != *to))
+            break;
+        *from = f, *to = e;
+    }
+    return i;
+}
+
 /* o += p v over the block's pages: rows that see the same positions of a page go together. */
 static void mixes(const struct run *run, const struct task *t, uint32_t block, float *o)
 {
     const struct kv_layer *l = run->op->layer;
-    for (uint32_t at = 0; at < KV_BLOCK; at += KV_PAGE) {
-        uint32_t page = block * BLOCK_PAGES + at / KV_PAGE;
-        for (uint32_t r = 0, next; r < t->rows; r = next) {
-            uint32_t from = 0, to = 0;
-            for (next = r; next < t->rows; next++) {
-                uint32_t f = 0, e = 0;
-                bool any = seen(run->op, t, next, block, &f, &e);
-                f = f > at ? f - at : 0;
-                e = e > at ? e - at : 0;
-                e = e < KV_PAGE ? e : KV_PAGE;
-                if (!any || f >= e)
-                    f = e = 0;
-                if (next > r && (f != from || e != to))
-                    break;
-                from = f, to = e;
-            }
-            if (from == to)
-                continue;
+    uint32_t page, end, start, from = 0, to = 0;
+    block_pages(t, block, &start, &end);
+    for (page = start; page < end; page++) {
+        uint32_t at = page * KV_PAGE - block * KV_BLOCK;
+        const unsigned char *v = plane(run, t, page) + run->k_bytes, *next = v;
+        if (page + 1 < end)
+            next = plane(run, t, page + 1) + run->k_bytes;
+        else if (block + 1 < t->block_end)
+            next = plane(run, t, page + 1); /* K of the next block */
+        for (uint32_t r = 0, r_next; r < t->rows; r = r_next) {
+            r_next = same_view(run, t, block, at, r, &from, &to);
             size_t m = (size_t)r * t->heads;
-            struct cpu_mix job = {.v = plane(run, t, page) + run->k_bytes, .d = l->d_v, .m = (next - r) * t->heads, .from = from, .to = to,
+            struct cpu_mix job = {.v = v, .next = next, .d = l->d_v, .m = (r_next - r) * t->heads, .from = from, .to = to,
                                   .p = run->w.s + m * KV_BLOCK + at, .o = o + m * l->d_v};
-            run->mix(&job);
+            if (from < to)
+                run->mix(&job);
         }
     }
 }

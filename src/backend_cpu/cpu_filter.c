@@ -100,8 +100,8 @@ static float z_at(const struct cpu_survivors *s, uint32_t i)
     return z_of(s, s->x[cpu_key_id(s->list[i])]);
 }
 
-/* List every id with x >= least. */
-static void gather(struct cpu_survivors *s, float least)
+/* List every id with x >= least; false when there are more than `cap` (the list is then cut somewhere). */
+static bool gather_capped(struct cpu_survivors *s, float least, uint32_t cap)
 {
     s->n = 0;
     s->sorted = false;
@@ -110,10 +110,36 @@ static void gather(struct cpu_survivors *s, float least)
         if (!(s->blocks[b].max >= least))
             continue;
         uint32_t from = b * LOGIT_BLOCK, n = s->vocab - from < LOGIT_BLOCK ? s->vocab - from : LOGIT_BLOCK;
-        uint32_t hits = s->k->pick(s->x + from, n, least, s->picked, LOGIT_BLOCK);
+        uint32_t room = cap - s->n < LOGIT_BLOCK ? cap - s->n : LOGIT_BLOCK;
+        uint32_t hits = s->k->pick(s->x + from, n, least, s->picked, room);
+        if (hits == UINT32_MAX)
+            return false;
         for (uint32_t i = 0; i < hits; i++)
             s->list[s->n++] = key_of(s->x[from + s->picked[i]], from + s->picked[i]);
     }
+    return true;
+}
+
+static void gather(struct cpu_survivors *s, float least)
+{
+    gather_capped(s, least, s->vocab);
+}
+
+/* List at least the k best of all, and not many more: a bound below the maximum is searched by doubling and halving. */
+static void gather_best(struct cpu_survivors *s, uint32_t k)
+{
+    float low = 0, high = INFINITY, below = 1;
+    uint32_t cap = k < s->vocab / 16 ? 8 * k + 256 : s->vocab;
+    for (int i = 0; i < 20; i++) {
+        if (!gather_capped(s, s->x_max - below, cap))
+            high = below;
+        else if (s->n >= k)
+            return;
+        else
+            low = below;
+        below = high < INFINITY ? (low + high) / 2 : 2 * low;
+    }
+    gather(s, s->x_max - high); /* many equal logits, or all of them if none was enough */
 }
 
 static void make_list(struct cpu_survivors *s)
@@ -231,12 +257,10 @@ static void top_n_sigma(struct cpu_survivors *s)
 
 static void top_k(struct cpu_survivors *s, uint32_t k)
 {
+    if (k >= s->vocab)
+        return;
     if (s->all) {
-        gather(s, s->x_max - 8);
-        if (s->n < k)
-            gather(s, s->x_max - 24);
-        if (s->n < k)
-            gather(s, -FLT_MAX);
+        gather_best(s, k);
         s->all = false;
     }
     if (s->n <= k)

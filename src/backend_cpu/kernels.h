@@ -67,6 +67,7 @@ typedef void (*cpu_half_fn)(const float *x, uint16_t *y, uint32_t n);         /*
 /* Attention works on one page (KV_PAGE positions) and `m` query vectors at a time; scores of a block lie in s[m][KV_BLOCK]. */
 struct cpu_score {
     const void *k;              /* K plane of the page */
+    const void *next;           /* a plane to prefetch meanwhile; may be k itself */
     uint32_t d, m;
     const float *q;             /* [m][d] */
     const struct cpu_act *qa;   /* [m][d / 32], for int8 planes */
@@ -75,6 +76,7 @@ struct cpu_score {
 typedef void (*cpu_score_fn)(const struct cpu_score *job); /* all positions of the page */
 struct cpu_mix {
     const void *v;              /* V plane of the page */
+    const void *next;           /* as in cpu_score */
     uint32_t d, m;
     uint32_t from, to;          /* positions of the page that all m see */
     const float *p;             /* [m][KV_BLOCK], at the page's first position */

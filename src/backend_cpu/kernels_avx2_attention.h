@@ -15,6 +15,7 @@
 /* where b comes from: elements of one format, `step` elements between k */
 struct operand {
     const void *p;
+    const char *next; /* asked for while p is read */
     size_t step;
     const uint16_t *scales; /* q8: one f16 per k, scale_step apart */
     size_t scale_step;
@@ -56,6 +57,8 @@ INLINE __m256 q8_scale(const struct operand *b, size_t k)
     return _mm256_cvtph_ps(_mm_set1_epi16((short)b->scales[k * b->scale_step]));
 }
 
+enum { f32_bytes = 4, f16_bytes = 2, bf16_bytes = 2, q8_bytes = 1 }; /* an element */
+
 #define LOAD4(name, p, carry)                                                                              \
     __m256 name##0 = carry ? _mm256_loadu_ps(p) : _mm256_setzero_ps();                                     \
     __m256 name##1 = carry ? _mm256_loadu_ps((p) + 8) : _mm256_setzero_ps();                               \
@@ -82,6 +85,9 @@ INLINE __m256 q8_scale(const struct operand *b, size_t k)
         LOAD4(s, out, carry)                                                                                            \
         for (uint32_t k = 0; k < n; k++) {                                                                              \
             size_t at = k * b->step;                                                                                    \
+            __builtin_prefetch(b->next + at * format##_bytes, 0, 2);                                                    \
+            if (format##_bytes == 4)                                                                                    \
+                __builtin_prefetch(b->next + at * format##_bytes + 64, 0, 2);                                           \
             __m256 scale = SCALE(b, k);                                                                                 \
             __m256 b0 = format##_load(b, at, scale), b1 = format##_load(b, at + 8, scale);                              \
             __m256 b2 = format##_load(b, at + 16, scale), b3 = format##_load(b, at + 24, scale);                        \
@@ -96,6 +102,9 @@ INLINE __m256 q8_scale(const struct operand *b, size_t k)
         LOAD4(t, out + out_step, carry)                                                                                 \
         for (uint32_t k = 0; k < n; k++) {                                                                              \
             size_t at = k * b->step;                                                                                    \
+            __builtin_prefetch(b->next + at * format##_bytes, 0, 2);                                                    \
+            if (format##_bytes == 4)                                                                                    \
+                __builtin_prefetch(b->next + at * format##_bytes + 64, 0, 2);                                           \
             __m256 scale = SCALE(b, k);                                                                                 \
             __m256 b0 = format##_load(b, at, scale), b1 = format##_load(b, at + 8, scale);                              \
             __m256 b2 = format##_load(b, at + 16, scale), b3 = format##_load(b, at + 24, scale);                        \
@@ -113,6 +122,9 @@ INLINE __m256 q8_scale(const struct operand *b, size_t k)
         LOAD4(u, out + 2 * out_step, carry)                                                                             \
         for (uint32_t k = 0; k < n; k++) {                                                                              \
             size_t at = k * b->step;                                                                                    \
+            __builtin_prefetch(b->next + at * format##_bytes, 0, 2);                                                    \
+            if (format##_bytes == 4)                                                                                    \
+                __builtin_prefetch(b->next + at * format##_bytes + 64, 0, 2);                                           \
             __m256 scale = SCALE(b, k), x = _mm256_broadcast_ss(a + k), y = _mm256_broadcast_ss(a + a_step + k);        \
             __m256 z = _mm256_broadcast_ss(a + 2 * a_step + k);                                                         \
             __m256 b0 = format##_load(b, at, scale);                                                                    \
@@ -162,16 +174,17 @@ PRODUCT(q8, q8_scale)
 #define FLOAT_FORMAT(format, type)                                                                                       \
     static void score_##format(const struct cpu_score *job)                                                              \
     {                                                                                                                    \
-        struct operand b = {.p = job->k, .step = KV_PAGE};                                                               \
+        struct operand b = {.p = job->k, .next = job->next, .step = KV_PAGE};                                                               \
         format##_product(&b, job->q, job->d, job->d, job->s, KV_BLOCK, job->m, false);                                   \
     }                                                                                                                    \
     static void mix_##format(const struct cpu_mix *job)                                                                  \
     {                                                                                                                    \
         struct operand b = {.step = job->d};                                                                             \
         const type *v = (const type *)job->v + (size_t)job->from * job->d;                                               \
+        const char *next = (const char *)job->next + (size_t)job->from * job->d * sizeof(type);                          \
         uint32_t e = 0;                                                                                                  \
         for (; e + 32 <= job->d; e += 32) {                                                                              \
-            b.p = v + e;                                                                                                 \
+            b.p = v + e, b.next = next + e * sizeof(type);                                                               \
             format##_product(&b, job->p + job->from, KV_BLOCK, job->to - job->from, job->o + e, job->d, job->m, true);   \
         }                                                                                                                \
         for (; e < job->d; e += 8) {                                                                                     \
@@ -189,7 +202,8 @@ static void mix_q8(const struct cpu_mix *job)
     const uint16_t *scales = (const uint16_t *)(const void *)(v + (size_t)KV_PAGE * job->d);
     uint32_t groups = job->d / 32;
     for (uint32_t g = 0; g < groups; g++) {
-        struct operand b = {.p = v + (size_t)job->from * job->d + g * 32, .step = job->d, .scales = scales + job->from * groups + g,
+        size_t at = (size_t)job->from * job->d + g * 32;
+        struct operand b = {.p = v + at, .next = (const char *)job->next + at, .step = job->d, .scales = scales + job->from * groups + g,
                             .scale_step = groups};
         q8_product(&b, job->p + job->from, KV_BLOCK, job->to - job->from, job->o + g * 32, job->d, job->m, true);
     }
@@ -235,7 +249,7 @@ INLINE void q8_pairs(const struct cpu_act *q, int32_t pairs[16])
 }
 
 /* one group of 32 elements for two queries (the second may be the first again) */
-INLINE void q8_group(const int8_t *k, const uint16_t *scales, const struct cpu_act *qa, const struct cpu_act *qb, float *sa, float *sb)
+INLINE void q8_group(const int8_t *k, const char *next, const uint16_t *scales, const struct cpu_act *qa, const struct cpu_act *qb, float *sa, float *sb)
 {
     int32_t pa[16], pb[16];
     q8_pairs(qa, pa);
@@ -244,6 +258,7 @@ INLINE void q8_group(const int8_t *k, const uint16_t *scales, const struct cpu_a
     __m256i a0 = zero, a1 = zero, a2 = zero, a3 = zero, b0 = zero, b1 = zero, b2 = zero, b3 = zero;
     for (int i = 0; i < 16; i++) {
         __m256i k0, k1, k2, k3;
+        __builtin_prefetch(next + 64 * i, 0, 2);
         pair_16(k + (size_t)(2 * i) * KV_PAGE, &k0, &k1);
         pair_16(k + (size_t)(2 * i) * KV_PAGE + 16, &k2, &k3);
         PAIR_STEP(a, pa[i])
@@ -270,7 +285,8 @@ static void score_q8(const struct cpu_score *job)
             bool two = m + 1 < job->m;
             const struct cpu_act *q = job->qa + (size_t)m * groups + g;
             float *s = job->s + (size_t)m * KV_BLOCK;
-            q8_group(k + (size_t)g * 32 * KV_PAGE, scales + g * KV_PAGE, q, two ? q + groups : q, s, two ? s + KV_BLOCK : NULL);
+            size_t at = (size_t)g * 32 * KV_PAGE;
+            q8_group(k + at, (const char *)job->next + at, scales + g * KV_PAGE, q, two ? q + groups : q, s, two ? s + KV_BLOCK : NULL);
         }
 }
 

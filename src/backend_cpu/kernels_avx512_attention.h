@@ -45,13 +45,15 @@ INLINE void q8_pairs(const struct cpu_act *q, int32_t pairs[16])
 
 /* One group of 32 elements, four queries (repeat one to fill up), sums of query i only stored where s[i] is set. */
 #define Q8_SCORE(DOT)                                                                                                           \
-    INLINE void q8_group(const int8_t *k, const uint16_t *scales, const struct cpu_act *const q[4], float *const s[4])          \
+    INLINE void q8_group(const int8_t *k, const char *next, const uint16_t *scales, const struct cpu_act *const q[4],           \
+                         float *const s[4])                                                                                     \
     {                                                                                                                           \
         int32_t a[16], b[16], c[16], d[16];                                                                                     \
         q8_pairs(q[0], a), q8_pairs(q[1], b), q8_pairs(q[2], c), q8_pairs(q[3], d);                                             \
         __m512i a0 = _mm512_setzero_si512(), a1 = a0, b0 = a0, b1 = a0, c0 = a0, c1 = a0, d0 = a0, d1 = a0;                     \
         for (int i = 0; i < 16; i++) {                                                                                          \
             __m512i low, high, x;                                                                                               \
+            __builtin_prefetch(next + 64 * i, 0, 2);                                                                            \
             pair_32(k + (size_t)(2 * i) * KV_PAGE, &low, &high);                                                                \
             x = _mm512_set1_epi32(a[i]), a0 = DOT(a0, low, x), a1 = DOT(a1, high, x);                                           \
             x = _mm512_set1_epi32(b[i]), b0 = DOT(b0, low, x), b1 = DOT(b1, high, x);                                           \
@@ -84,7 +86,8 @@ INLINE void q8_pairs(const struct cpu_act *q, int32_t pairs[16])
                     q[i] = job->qa + (size_t)at * groups + g;                                                                   \
                     s[i] = m + i < job->m ? job->s + (size_t)at * KV_BLOCK : NULL;                                              \
                 }                                                                                                               \
-                q8_group(k + (size_t)g * 32 * KV_PAGE, scales + g * KV_PAGE, q, s);                                             \
+                size_t at = (size_t)g * 32 * KV_PAGE;                                                                           \
+                q8_group(k + at, (const char *)job->next + at, scales + g * KV_PAGE, q, s);                                     \
             }                                                                                                                   \
     }
 

@@ -67,6 +67,7 @@ static void softcap(float *x, uint32_t n, float by, float cap)
 /* where b comes from: elements of one format, `step` elements between k */
 struct operand {
     const void *p;
+    const char *next; /* asked for while p is read */
     size_t step;
     const uint16_t *scales; /* q8: one f16 per k, scale_step apart */
     size_t scale_step;
@@ -125,6 +126,8 @@ INLINE __m256 bf16_load_8(const struct operand *b, size_t at)
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
 
+enum { f32_bytes = 4, f16_bytes = 2, bf16_bytes = 2, q8_bytes = 1 }; /* an element */
+
 #define ROW_LOAD(name, q)                                                                        \
     __m512 name##0 = carry ? _mm512_loadu_ps(out + (q) * out_step) : _mm512_setzero_ps();        \
     __m512 name##1 = carry ? _mm512_loadu_ps(out + (q) * out_step + 16) : _mm512_setzero_ps();
@@ -143,6 +146,9 @@ INLINE __m256 bf16_load_8(const struct operand *b, size_t at)
         ROW_LOAD(r, 0)                                                                                               \
         for (uint32_t k = 0; k < n; k++) {                                                                           \
             __m512 x, scale = SCALE(b, k);                                                                           \
+            __builtin_prefetch(b->next + k * b->step * format##_bytes, 0, 2);                                        \
+            if (format##_bytes == 4)                                                                                 \
+                __builtin_prefetch(b->next + k * b->step * format##_bytes + 64, 0, 2);                               \
             __m512 b0 = format##_load(b, k * b->step, scale), b1 = format##_load(b, k * b->step + 16, scale);        \
             ROW_STEP(r, 0)                                                                                           \
         }                                                                                                            \
@@ -154,6 +160,9 @@ INLINE __m256 bf16_load_8(const struct operand *b, size_t at)
         ROW_LOAD(r, 0) ROW_LOAD(s, 1) ROW_LOAD(t, 2) ROW_LOAD(u, 3)                                                  \
         for (uint32_t k = 0; k < n; k++) {                                                                           \
             __m512 x, scale = SCALE(b, k);                                                                           \
+            __builtin_prefetch(b->next + k * b->step * format##_bytes, 0, 2);                                        \
+            if (format##_bytes == 4)                                                                                 \
+                __builtin_prefetch(b->next + k * b->step * format##_bytes + 64, 0, 2);                               \
             __m512 b0 = format##_load(b, k * b->step, scale), b1 = format##_load(b, k * b->step + 16, scale);        \
             ROW_STEP(r, 0) ROW_STEP(s, 1) ROW_STEP(t, 2) ROW_STEP(u, 3)                                              \
         }                                                                                                            \
@@ -166,6 +175,9 @@ INLINE __m256 bf16_load_8(const struct operand *b, size_t at)
         ROW_LOAD(v, 4) ROW_LOAD(w, 5) ROW_LOAD(y, 6) ROW_LOAD(z, 7)                                                  \
         for (uint32_t k = 0; k < n; k++) {                                                                           \
             __m512 x, scale = SCALE(b, k);                                                                           \
+            __builtin_prefetch(b->next + k * b->step * format##_bytes, 0, 2);                                        \
+            if (format##_bytes == 4)                                                                                 \
+                __builtin_prefetch(b->next + k * b->step * format##_bytes + 64, 0, 2);                               \
             __m512 b0 = format##_load(b, k * b->step, scale), b1 = format##_load(b, k * b->step + 16, scale);        \
             ROW_STEP(r, 0) ROW_STEP(s, 1) ROW_STEP(t, 2) ROW_STEP(u, 3)                                              \
             ROW_STEP(v, 4) ROW_STEP(w, 5) ROW_STEP(y, 6) ROW_STEP(z, 7)                                              \
@@ -179,6 +191,9 @@ INLINE __m256 bf16_load_8(const struct operand *b, size_t at)
         ROW_LOAD(r, 0) ROW_LOAD(s, 1)                                                                                \
         for (uint32_t k = 0; k < n; k++) {                                                                           \
             __m512 x, scale = SCALE(b, k);                                                                           \
+            __builtin_prefetch(b->next + k * b->step * format##_bytes, 0, 2);                                        \
+            if (format##_bytes == 4)                                                                                 \
+                __builtin_prefetch(b->next + k * b->step * format##_bytes + 64, 0, 2);                               \
             __m512 b0 = format##_load(b, k * b->step, scale), b1 = format##_load(b, k * b->step + 16, scale);        \
             ROW_STEP(r, 0) ROW_STEP(s, 1)                                                                            \
         }                                                                                                            \
@@ -206,16 +221,17 @@ PRODUCT(q8, q8_scale)
 #define FLOAT_FORMAT(format, type)                                                                                      \
     static void score_##format(const struct cpu_score *job)                                                             \
     {                                                                                                                   \
-        struct operand b = {.p = job->k, .step = KV_PAGE};                                                              \
+        struct operand b = {.p = job->k, .next = job->next, .step = KV_PAGE};                                                              \
         format##_product(&b, job->q, job->d, job->d, job->s, KV_BLOCK, job->m, false);                                  \
     }                                                                                                                   \
     static void mix_##format(const struct cpu_mix *job)                                                                 \
     {                                                                                                                   \
         struct operand b = {.step = job->d};                                                                            \
         const type *v = (const type *)job->v + (size_t)job->from * job->d;                                              \
+        const char *next = (const char *)job->next + (size_t)job->from * job->d * sizeof(type);                         \
         uint32_t e = 0, n = job->to - job->from;                                                                        \
         for (; e + 32 <= job->d; e += 32) {                                                                             \
-            b.p = v + e;                                                                                                \
+            b.p = v + e, b.next = next + e * sizeof(type);                                                              \
             format##_product(&b, job->p + job->from, KV_BLOCK, n, job->o + e, job->d, job->m, true);                    \
         }                                                                                                               \
         for (; e < job->d; e += 8) {                                                                                    \
@@ -240,7 +256,8 @@ static void mix_q8(const struct cpu_mix *job)
     const uint16_t *scales = (const uint16_t *)(const void *)(v + (size_t)KV_PAGE * job->d);
     uint32_t groups = job->d / 32;
     for (uint32_t g = 0; g < groups; g++) {
-        struct operand b = {.p = v + (size_t)job->from * job->d + g * 32, .step = job->d, .scales = scales + job->from * groups + g,
+        size_t at = (size_t)job->from * job->d + g * 32;
+        struct operand b = {.p = v + at, .next = (const char *)job->next + at, .step = job->d, .scales = scales + job->from * groups + g,
                             .scale_step = groups};
         q8_product(&b, job->p + job->from, KV_BLOCK, job->to - job->from, job->o + g * 32, job->d, job->m, true);
     }

@@ -1,0 +1,164 @@
+/* tensor/ops.c and kv_format.c: shapes are refused by name, compositions enqueue the ops they promise, formats have their geometry. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tensor/backend.h"
+
+/* A backend that only writes down which ops it got. */
+struct device {
+    struct device_head head;
+    char seen[256];
+    int answer;
+};
+
+#define FAKE_OP(name)                                                            \
+    static int fake_##name(struct device *d, const struct op_##name *op)         \
+    {                                                                            \
+        (void)op;                                                                \
+        strcat(d->seen, #name " ");                                              \
+        return d->answer;                                                        \
+    }
+BACKEND_OPS(FAKE_OP, FAKE_OP)
+
+#define FIELD(name) .name = fake_##name,
+#define NO_FIELD(name)
+static const struct backend fused = {.name = "fused", BACKEND_OPS(FIELD, FIELD)};
+static const struct backend plain = {.name = "plain", BACKEND_OPS(FIELD, NO_FIELD)};
+
+static float memory[4096];
+static uint32_t words[64];
+
+static struct tensor tensor(uint32_t rows, uint32_t cols)
+{
+    return (struct tensor){memory, rows, cols, cols};
+}
+
+static struct tensor other(uint32_t rows, uint32_t cols)
+{
+    return (struct tensor){memory + 2048, rows, cols, cols};
+}
+
+static struct weight_head weights[3] = {{DTYPE_F32, 8, 16, "up"}, {DTYPE_F32, 8, 16, "gate"}, {DTYPE_F32, 16, 8, "down"}};
+
+static const struct weight *weight(int i)
+{
+    return (const struct weight *)(const void *)(weights + i);
+}
+
+static void test_compositions(void **state)
+{
+    (void)state;
+    struct device d = {.head = {&plain}};
+    struct err err = {0};
+    struct op_norm_linear nl = {.x = tensor(2, 16), .norm_w = memory, .n = 2, .w = {weight(0), weight(1)}, .y = {other(2, 8), other(2, 8)},
+                                .scratch = tensor(2, 16)};
+    assert_int_equal(op_norm_linear(&d, &nl, &err), 0);
+    assert_string_equal(d.seen, "norm linear linear ");
+    struct op_norm_gated ng = {.x = tensor(2, 16), .norm_w = memory, .gate = weight(1), .up = weight(0), .y = other(2, 8),
+                               .scratch = tensor(2, 16), .scratch_gate = tensor(2, 8), .scratch_up = other(2, 8)};
+    d.seen[0] = 0;
+    assert_int_equal(op_norm_gated(&d, &ng, &err), 0);
+    assert_string_equal(d.seen, "norm linear linear gated ");
+    unsigned char *page = (unsigned char *)memory;
+    struct kv_layer layer = {KV_F16, KV_Q8, 1, 32, 32, kv_format_k_bytes(KV_F16, 32) + kv_format_v_bytes(KV_Q8, 32), &page, 0};
+    struct kv_span span = {0, 2, 0, 0};
+    struct op_attn_prepare ap = {.q = tensor(2, 64), .k = tensor(2, 32), .v = tensor(2, 32), .n_heads = 2, .head_dim = 32, .q_norm = memory,
+                                 .k_norm = memory, .table = tensor(2, 32), .layer = &layer, .spans = &span, .span_count = 1, .tables = words};
+    d.seen[0] = 0;
+    assert_int_equal(op_attn_prepare(&d, &ap, &err), 0);
+    assert_string_equal(d.seen, "norm norm rope rope kv_write ");
+    ap.q_norm = NULL, ap.table = (struct tensor){0};
+    d.seen[0] = 0;
+    assert_int_equal(op_attn_prepare(&d, &ap, &err), 0);
+    assert_string_equal(d.seen, "norm kv_write ");
+    d.head.backend = &fused, d.seen[0] = 0;
+    assert_int_equal(op_norm_linear(&d, &nl, &err) | op_norm_gated(&d, &ng, &err) | op_attn_prepare(&d, &ap, &err), 0);
+    assert_string_equal(d.seen, "norm_linear norm_gated attn_prepare ");
+}
+
+#define REFUSED(call, part)                                                        \
+    do {                                                                            \
+        struct err err = {0};                                                       \
+        assert_int_equal(call, ERR_INTERNAL);                                       \
+        if (!strstr(err.text, part))                                              \
+            fail_msg("\"%s\" does not say \"%s\"", err.text, part);              \
+        assert_string_equal(d.seen, "");                                            \
+    } while (0)
+
+static void test_shapes_refused(void **state)
+{
+    (void)state;
+    struct device d = {.head = {&fused}};
+    struct op_linear linear = {.w = weight(0), .x = tensor(2, 15), .y = other(2, 8), .alpha = 1};
+    REFUSED(op_linear(&d, &linear, &err), "'up' is [8][16], expected [8][15]");
+    linear.x = tensor(3, 16);
+    REFUSED(op_linear(&d, &linear, &err), "y is [2][8], expected [3][8]");
+    struct op_norm norm = {.x = tensor(2, 16), .y = tensor(2, 16), .w = memory, .dim = 5};
+    REFUSED(op_norm(&d, &norm, &err), "16 columns in groups of 5");
+    norm.dim = 4, norm.add = true;
+    REFUSED(op_norm(&d, &norm, &err), "onto its own input");
+    norm.add = false, norm.x.stride = 3;
+    REFUSED(op_norm(&d, &norm, &err), "stride 3");
+    struct op_rope rope = {.x = tensor(2, 64), .n_heads = 2, .head_dim = 32, .table = tensor(2, 34)};
+    REFUSED(op_rope(&d, &rope, &err), "34 columns for heads of 32");
+    struct op_softcap cap = {.x = tensor(1, 4), .cap = NAN};
+    REFUSED(op_softcap(&d, &cap, &err), "cap nan");
+    struct op_sample_rows sample = {.logits = tensor(1, 4), .vocab = 5};
+    REFUSED(op_sample_rows(&d, &sample, &err), "5 ids of 4");
+    unsigned char *page = (unsigned char *)memory;
+    struct kv_layer layer = {KV_Q8, KV_F16, 2, 48, 48, 64, &page, 0};
+    struct op_attention attention = {.q = tensor(1, 96), .y = other(1, 96), .n_heads = 2, .layer = &layer, .tables = words, .scale = 1};
+    REFUSED(op_attention(&d, &attention, &err), "K q8 of 48");
+    layer.k_format = KV_F16;
+    REFUSED(op_attention(&d, &attention, &err), "64 bytes a head");
+    layer.head_bytes = 2 * kv_format_k_bytes(KV_F16, 48), attention.n_heads = 3;
+    REFUSED(op_attention(&d, &attention, &err), "3 heads over 2");
+}
+
+static void test_nothing_to_do(void **state)
+{
+    (void)state;
+    struct device d = {.head = {&fused}};
+    struct err err = {0};
+    struct op_linear linear = {.w = weight(2), .x = {NULL, 0, 8, 8}, .y = {NULL, 0, 16, 16}, .alpha = 1};
+    struct op_copy_in copy = {0};
+    assert_int_equal(op_linear(&d, &linear, &err) | op_copy_in(&d, &copy, &err), 0);
+    assert_string_equal(d.seen, "");
+    d.answer = ERR_DEVICE;
+    struct op_add add = {.x = tensor(1, 4), .y = other(1, 4)};
+    assert_int_equal(op_add(&d, &add, &err), ERR_DEVICE);
+    assert_non_null(strstr(err.text, "add"));
+}
+
+static void test_kv_formats(void **state)
+{
+    (void)state;
+    assert_int_equal(kv_format_k_bytes(KV_F16, 128), 8192);
+    assert_int_equal(kv_format_v_bytes(KV_F32, 80), 32 * 80 * 4);
+    assert_int_equal(kv_format_k_bytes(KV_Q8, 64), 32 * 64 + 32 * 2 * 2);
+    assert_int_equal(kv_format_k_bytes(KV_Q8, 80), 0);
+    assert_int_equal(kv_format_k_bytes(KV_BF16, 12), 0);
+    assert_int_equal(kv_format_k_bytes(KV_F16, 520), 0);
+    for (int f = 0; f < KV_FORMAT_COUNT; f++) {
+        const char *name = kv_format_name((enum kv_format)f);
+        assert_int_equal(kv_format_parse(name, strlen(name)), f);
+        for (uint32_t d = 0; d <= 600; d++)
+            assert_int_equal(kv_format_k_bytes((enum kv_format)f, d) % 64, 0);
+    }
+    assert_int_equal(kv_format_parse("q4", 2), -1);
+    assert_int_equal(kv_format_parse("f16x", 3), KV_F16);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_compositions), cmocka_unit_test(test_shapes_refused),
+                                       cmocka_unit_test(test_nothing_to_do), cmocka_unit_test(test_kv_formats)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
