@@ -225,7 +225,7 @@ static int search(struct regex_cursor *c, size_t *start, size_t *end, struct err
 {
     const struct regex *re = c->re;
     for (size_t at = c->at; at <= c->text.n;) {
-        const char *match_end;
+        const char *match_end = NULL;
         while (at < c->text.n && !re->first[(uint8_t)c->text.p[at]]) /* never true inside a character: see regex_parse_own */
             at++;
         int rc = match_at(c, at, &match_end);
