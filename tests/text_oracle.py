@@ -51,7 +51,7 @@ class Ours:
             if len(head) < 4:
                 raise SystemExit("text_tool stopped: " + self.p.stderr.read().decode())
             n, = struct.unpack("<I", head)
-            if mode == b"d":
+            if mode in (b"d", b"s"):
                 out.append(self.p.stdout.read((n + 3) // 4 * 4)[:n])
             else:
                 out.append(list(struct.unpack(f"<{n}I", self.p.stdout.read(4 * n))))
@@ -113,7 +113,9 @@ def compare(source, count, seed, args):
         done += len(batch)
         if turn % 3 == 0:  # decoding what was encoded
             want = tok.decode_batch(theirs, skip_special_tokens=False)
-            got = [d.decode("utf-8", "replace") for d in ours.ask(b"d", [struct.pack(f"<{len(i)}I", *i) for i in theirs])]
+            packed = [struct.pack(f"<{len(i)}I", *i) for i in theirs]
+            got = [d.decode("utf-8", "replace") for d in ours.ask(b"d", packed)]
+            wrong += sum(a != b.decode("utf-8") for a, b in zip(got, ours.ask(b"s", packed)))  # one id at a time: the same text
             for line, a, b in zip(batch, got, want):
                 # bytes that are no text: one sign per byte there, one per broken sequence here
                 if a != b and not (fallback and a.replace("\ufffd", "") == b.replace("\ufffd", "")):

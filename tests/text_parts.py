@@ -244,7 +244,9 @@ def compare(name, spec, lines, path, tool, limit):
         theirs = [e.ids for e in tok.encode_batch_fast([d.decode("utf-8", "replace") for d in part], add_special_tokens=mode == b"e")]
         try:
             mine = ours.ask(mode, part)
-            got = [d.decode("utf-8", "replace") for d in ours.ask(b"d", [struct.pack(f"<{len(i)}I", *i) for i in theirs])]
+            packed = [struct.pack(f"<{len(i)}I", *i) for i in theirs]
+            got = [d.decode("utf-8", "replace") for d in ours.ask(b"d", packed)]
+            wrong += sum(a != b.decode("utf-8") for a, b in zip(got, ours.ask(b"s", packed)))  # one id at a time: the same text
         except SystemExit as e:
             print(f"  {name}: {e}", flush=True)
             return 0, 1

@@ -4,7 +4,7 @@
  *
  * A request is one byte of mode, a little-endian u32 length and that many bytes; a reply is a u32 count and that many u32.
  * Modes: 'e' encode with special tokens and BOS/EOS, 'p' the same without BOS/EOS, 't' special tokens stay text, 'd' the bytes are
- * u32 ids: the reply counts bytes, padded to u32; 'f' has no reply and flushes those before.  --time FILE encodes a file and prints
+ * u32 ids: the reply counts bytes, padded to u32; 's' the same, decoded one id at a time; 'f' has no reply and flushes those before.  --time FILE encodes a file and prints
  * megabytes per second of processor time instead. */
 #include "base/file.h"
 #include "base/mem.h"
@@ -72,6 +72,14 @@ static void put_u32(uint32_t v)
     fwrite(&v, 4, 1, stdout);
 }
 
+static int stream(const struct tokenizer *t, const uint32_t *ids, size_t n, struct buf *out)
+{
+    struct detok d = {0};
+    for (size_t i = 0; i < n; i++)
+        detok_put(&d, t, ids[i], out);
+    return detok_end(&d, out);
+}
+
 static int serve(const struct tokenizer *t, char mode, struct str in, struct token_ids *ids, struct buf *bytes, struct err *err)
 {
     ids->n = bytes->n = 0;
@@ -79,12 +87,12 @@ static int serve(const struct tokenizer *t, char mode, struct str in, struct tok
         fflush(stdout);
         return 0;
     }
-    if (mode == 'd') {
+    if (mode == 'd' || mode == 's') {
         uint32_t *list = mem_try_array(in.n / 4 + 1, 4);
         if (!list)
             return err_nomem(err, "ids", in.n);
         memcpy(list, in.p, in.n / 4 * 4);
-        int rc = tokenizer_decode(t, list, in.n / 4, false, bytes);
+        int rc = mode == 'd' ? tokenizer_decode(t, list, in.n / 4, false, bytes) : stream(t, list, in.n / 4, bytes);
         mem_free(list);
         put_u32((uint32_t)bytes->n);
         while (bytes->n % 4)

@@ -229,7 +229,11 @@ int regex_compile_pcre(struct regex *re, struct str pattern, const char *where, 
     }
     pcre2_set_match_limit(re->pcre_limits, PCRE_MATCH_LIMIT);
     pcre2_set_heap_limit(re->pcre_limits, PCRE_HEAP_KIB);
-    pcre2_jit_compile(re->pcre, PCRE2_JIT_COMPLETE); /* without JIT the interpreter gives the same matches */
+    /* where there is no JIT the interpreter gives the same matches */
+    if (pcre2_jit_compile(re->pcre, PCRE2_JIT_COMPLETE) == PCRE2_ERROR_NOMEMORY) {
+        regex_free_pcre(re);
+        rc = err_nomem(err, "a regular expression", pattern.n);
+    }
 out:
     pcre2_compile_context_free(compile);
     pcre2_general_context_free(general);
