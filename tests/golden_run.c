@@ -19,6 +19,7 @@ enum { PROMPT_MAX = 512, GREEDY_MAX = 256, TOP = 8 };
 struct golden {
     yyjson_doc *doc;
     uint32_t prompt[PROMPT_MAX], greedy[GREEDY_MAX], prompt_n, greedy_n;
+    uint32_t context; /* to open the model with; 0 = its own */
 };
 
 struct result {
@@ -54,6 +55,7 @@ static int golden_open(struct golden *g, const char *folder, struct err *err)
         yyjson_val *root = yyjson_doc_get_root(g->doc);
         g->prompt_n = ids_of(yyjson_obj_get(root, "prompt"), g->prompt, PROMPT_MAX);
         g->greedy_n = ids_of(yyjson_obj_get(root, "greedy"), g->greedy, GREEDY_MAX);
+        rc = json_get_u32(root, "context", &g->context, path, err);
     }
     return rc;
 }
@@ -128,7 +130,9 @@ static int run_one(const char *path, const struct golden *g, const struct run_co
     struct run r = {0};
     struct kv_seq *seq = NULL;
     float *logits = NULL;
-    int rc = run_open(&r, path, cfg, err);
+    struct run_config own = *cfg;
+    own.context = g->context;
+    int rc = run_open(&r, path, &own, err);
     if (rc == 0) {
         rc = kv_seq_new(r.kv, &seq, err);
     }

@@ -1,0 +1,250 @@
+/* models: what opens, what is refused and by which name, and what a step asks of the backend (listings in golden/trace).
+ *
+ * TRACE_WRITE=1 in the environment writes the listings instead of comparing them: read the difference before it is committed. */
+#include "backend_trace/backend_trace.h"
+#include "base/mem.h"
+#include "models/model.h"
+#include "models_make.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#define GEMMA                                                                                                                     \
+    "\"model_type\": \"gemma3_text\", \"query_pre_attn_scalar\": 48, \"final_logit_softcapping\": 12.0, \"sliding_window\": 16, "   \
+    "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\"], \"rope_parameters\": {"                   \
+    "\"full_attention\": {\"rope_type\": \"linear\", \"factor\": 8.0, \"rope_theta\": 1000000.0}, "                                \
+    "\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}"
+
+static const struct {
+    const char *name;
+    struct make_model m;
+} archs[] = {
+    {"llama", {.config = "{\"model_type\": \"llama\", " MK_BASE "}"}},
+    {"llama_bias", {.config = "{\"model_type\": \"llama\", \"attention_bias\": true, \"mlp_bias\": true, " MK_BASE "}",
+                    .flags = MK_QKV_BIAS | MK_O_BIAS | MK_MLP_BIAS}},
+    {"mistral", {.config = "{\"model_type\": \"mistral\", \"sliding_window\": 16, " MK_BASE "}"}},
+    {"qwen2", {.config = "{\"model_type\": \"qwen2\", \"use_sliding_window\": true, \"sliding_window\": 16, \"max_window_layers\": 1, " MK_BASE
+                         "}", .flags = MK_QKV_BIAS}},
+    {"qwen3", {.config = "{\"model_type\": \"qwen3\", " MK_BASE "}", .flags = MK_QK_NORM}},
+    {"phi3", {.config = "{\"model_type\": \"phi3\", \"partial_rotary_factor\": 0.75, " MK_BASE "}", .flags = MK_FUSED}},
+    {"granite", {.config = "{\"model_type\": \"granite\", \"embedding_multiplier\": 12.0, \"residual_multiplier\": 0.22, "
+                           "\"attention_multiplier\": 0.0156, \"logits_scaling\": 8.0, " MK_BASE "}"}},
+    {"gemma3", {.config = "{" GEMMA ", " MK_BASE "}", .flags = MK_QK_NORM | MK_GEMMA}},
+};
+
+static int open_made(const struct make_model *made, struct device **d, struct model **m, struct err *err)
+{
+    char dir[] = "/tmp/rh_models_XXXXXX";
+    struct device_config cfg = {0};
+    struct model_options opt = {.k_format = KV_F16, .v_format = KV_F16, .rows_max = 8, .logit_rows_max = 2};
+    make_model(dir, made);
+    int rc = backend_trace.device_open(&cfg, d, err);
+    rc = rc != 0 ? rc : model_open(dir, *d, &opt, m, err);
+    make_remove(dir);
+    return rc;
+}
+
+/* Two sequences in a step, three rows through the head of two-row tiles. */
+static void run_step(struct device *d, struct model *m)
+{
+    struct err err = {0};
+    struct kv *kv = NULL;
+    struct kv_seq *s[2];
+    uint32_t ids[5] = {1, 2, 3, 4, 5};
+    uint64_t event = 0;
+    static float logits[3][MK_VOCAB];
+    struct sample_params params = {0};
+    struct sample_row rows[2] = {{.params = &params, .score_id = -1}, {.params = &params, .score_id = -1}};
+    static struct sample_result results[3];
+    struct kv_config kc = {.device = d, .budget_bytes = 64u << 20, .context_max = model_info(m)->context};
+    kc.layers = model_kv_layers(m, &kc.layer_count);
+    assert_int_equal(kv_open(&kc, &kv, &err), 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(kv_seq_new(kv, &s[i], &err), 0);
+        assert_int_equal(kv_extend(kv, s[i], 5, &err), 0);
+    }
+    struct span spans[2] = {{.seq = s[0], .row_count = 5, .ids = ids, .out_first = 4, .logits = logits[0]},
+                            {.seq = s[1], .row_count = 3, .ids = ids, .out_first = 1, .sample = rows}};
+    buf_free(trace_text(d));
+    if (model_forward(m, kv, spans, 2, results, &event, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+    kv_close(kv);
+}
+
+static void test_trace(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof archs / sizeof archs[0]; i++) {
+        struct device *d = NULL;
+        struct model *m = NULL;
+        struct err err = {0};
+        struct buf want = {0};
+        char path[4096];
+        if (open_made(&archs[i].m, &d, &m, &err) != 0) {
+            fail_msg("%s: %s", archs[i].name, err.text);
+        }
+        run_step(d, m);
+        struct str got = buf_view(trace_text(d));
+        snprintf(path, sizeof path, "%s/../golden/trace/%s.txt", TEST_DATA, archs[i].name);
+        if (getenv("TRACE_WRITE") != NULL) {
+            assert_int_equal(file_write_atomic(path, got, &err), 0);
+        }
+        assert_int_equal(file_read(&want, path, 1u << 20, &err), 0);
+        if (!str_eq(got, buf_view(&want))) {
+            fail_msg("%s: the listing differs from %s:\n%.*s", archs[i].name, path, STR_ARG(got));
+        }
+        buf_free(&want);
+        model_close(m);
+        backend_trace.device_close(d);
+    }
+}
+
+static void refuse(const char *what, struct make_model made, int code, const char *named)
+{
+    struct device *d = NULL;
+    struct model *m = NULL;
+    struct err err = {0};
+    int rc = open_made(&made, &d, &m, &err);
+    if (rc != code || strstr(err.text, named) == NULL) {
+        fail_msg("%s: expected %s naming '%s', got %s: %s", what, err_name(code), named, err_name(rc), err.text);
+    }
+    assert_null(m);
+    backend_trace.device_close(d);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+#define LLAMA(more) {.config = "{\"model_type\": \"llama\", " more MK_BASE "}"}
+    static const struct {
+        const char *what;
+        struct make_model m;
+        int code;
+        const char *named;
+    } cases[] = {
+        {"another architecture", {.config = "{\"model_type\": \"mixtral\", " MK_BASE "}"}, ERR_UNSUPPORTED, "mixtral"},
+        {"an unknown field", LLAMA("\"clip_qkv\": 8.0, "), ERR_UNSUPPORTED, "clip_qkv"},
+        {"experts", {.config = "{\"model_type\": \"qwen3\", \"num_experts\": 8, " MK_BASE "}", .flags = MK_QK_NORM}, ERR_UNSUPPORTED,
+         "num_experts"},
+        {"an unknown activation", LLAMA("\"hidden_act\": \"relu2\", "), ERR_UNSUPPORTED, "relu2"},
+        {"dynamic NTK", LLAMA("\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}, "), ERR_UNSUPPORTED, "dynamic"},
+        {"another rope", LLAMA("\"rope_scaling\": {\"rope_type\": \"proportional\"}, "), ERR_UNSUPPORTED, "proportional"},
+        {"an unknown rope field", LLAMA("\"rope_parameters\": {\"rope_type\": \"default\", \"mrope_section\": [1, 2]}, "),
+         ERR_UNSUPPORTED, "mrope_section"},
+        {"a zero factor", LLAMA("\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0}, "), ERR_FORMAT, "factor"},
+        {"biases nobody has", {.config = "{\"model_type\": \"mistral\", \"attention_bias\": true, " MK_BASE "}"}, ERR_UNSUPPORTED,
+         "bias"},
+        {"another layer type", {.config = "{\"model_type\": \"qwen3\", \"layer_types\": [\"full_attention\", \"linear_attention\", "
+                                          "\"full_attention\"], " MK_BASE "}", .flags = MK_QK_NORM}, ERR_UNSUPPORTED, "linear_attention"},
+        {"a negative size", {.config = "{\"model_type\": \"llama\", \"hidden_size\": -64}"}, ERR_FORMAT, "hidden_size"},
+        {"no sizes", {.config = "{\"model_type\": \"llama\"}"}, ERR_FORMAT, "layers"},
+        {"too many layers", {.config = "{\"model_type\": \"llama\", \"num_hidden_layers\": 100000}"}, ERR_FORMAT, "layers"},
+        {"a missing tensor", {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .drop = "model.layers.1.mlp.up_proj.weight"},
+         ERR_FORMAT, "model.layers.1.mlp.up_proj.weight"},
+        {"a missing norm", {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .drop = "model.layers.2.input_layernorm.weight"},
+         ERR_FORMAT, "model.layers.2.input_layernorm.weight"},
+        {"a tensor too many", {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .extra = "model.layers.0.self_attn.sinks"},
+         ERR_UNSUPPORTED, "self_attn.sinks"},
+        {"a wrong shape", {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .reshape = "model.layers.0.self_attn.k_proj.weight"},
+         ERR_FORMAT, "expected shape [64, 64], file has [65, 64]"},
+        {"biases the config denies", {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .flags = MK_QKV_BIAS}, ERR_UNSUPPORTED,
+         "q_proj.bias"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        refuse(cases[i].what, cases[i].m, cases[i].code, cases[i].named);
+    }
+}
+
+/* Null, false and harmless fields open; old rotary buffers and a tied head's copy are left aside. */
+static void test_harmless(void **state)
+{
+    (void)state;
+    static const struct make_model cases[] = {
+        LLAMA("\"clip_qkv\": null, \"use_something\": false, \"torch_dtype\": \"bfloat16\", \"attention_dropout\": 0.1, "),
+        {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .extra = "model.layers.0.self_attn.rotary_emb.inv_freq"},
+        {.config = "{\"model_type\": \"gemma3\", \"image_token_index\": 5, \"vision_config\": {}, \"text_config\": {" GEMMA ", " MK_BASE
+                   "}}", .flags = MK_QK_NORM | MK_GEMMA, .extra = "vision_tower.patch.bias"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct device *d = NULL;
+        struct model *m = NULL;
+        struct err err = {0};
+        if (open_made(&cases[i], &d, &m, &err) != 0) {
+            fail_msg("case %zu: %s", i, err.text);
+        }
+        model_close(m);
+        backend_trace.device_close(d);
+    }
+}
+
+/* Every memory request of an open and of an inspection fails once: an error, nothing left. */
+static void test_faults(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/rh_models_XXXXXX";
+    make_model(dir, &archs[7].m);
+    for (int inspect = 0; inspect < 2; inspect++) {
+        struct device *d = NULL;
+        struct device_config cfg = {0};
+        assert_int_equal(backend_trace.device_open(&cfg, &d, NULL), 0);
+        for (int64_t n = 0;; n++) {
+            struct model_options opt = {.k_format = KV_F16, .v_format = KV_F16, .rows_max = 8};
+            struct model *m = NULL;
+            struct err err = {0};
+            mem_fault_set(n);
+            int rc = inspect ? model_inspect(dir, d, &opt, &m, &err) : model_open(dir, d, &opt, &m, &err);
+            mem_fault_set(-1);
+            model_close(m);
+            if (rc == 0) {
+                assert_true(n > 5);
+                break;
+            }
+            assert_int_equal(rc, ERR_NOMEM);
+        }
+        backend_trace.device_close(d);
+    }
+    make_remove(dir);
+}
+
+/* What a caller may get wrong in a step. */
+static void test_span_checks(void **state)
+{
+    (void)state;
+    struct device *d = NULL;
+    struct model *m = NULL;
+    struct err err = {0};
+    struct kv *kv = NULL;
+    struct kv_seq *s = NULL;
+    uint64_t event = 0;
+    uint32_t ids[16] = {0}, bad[1] = {MK_VOCAB};
+    assert_int_equal(open_made(&archs[0].m, &d, &m, &err), 0);
+    struct kv_config kc = {.device = d, .budget_bytes = 64u << 20, .context_max = 512};
+    kc.layers = model_kv_layers(m, &kc.layer_count);
+    assert_int_equal(kv_open(&kc, &kv, &err), 0);
+    assert_int_equal(kv_seq_new(kv, &s, &err), 0);
+    assert_int_equal(kv_extend(kv, s, 32, &err), 0);
+    assert_int_equal(kv_commit(kv, s, ids, 4, &err), 0);
+    const struct span cases[] = {{.seq = s, .position = 4, .row_count = 0, .ids = ids},
+                                 {.seq = s, .position = 4, .row_count = 9, .ids = ids},
+                                 {.seq = s, .position = 3, .row_count = 1, .ids = ids},
+                                 {.seq = s, .position = 32, .row_count = 1, .ids = ids},
+                                 {.seq = s, .position = UINT32_MAX, .row_count = 2, .ids = ids},
+                                 {.seq = s, .position = 4, .row_count = 1, .ids = bad},
+                                 {.seq = s, .position = 4, .row_count = 1, .ids = ids, .out_first = 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(model_forward(m, kv, &cases[i], 1, NULL, &event, NULL), ERR_ARGUMENT);
+    }
+    assert_int_equal(model_forward(m, kv, cases, 0, NULL, &event, NULL), ERR_ARGUMENT);
+    kv_close(kv);
+    model_close(m);
+    backend_trace.device_close(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_trace), cmocka_unit_test(test_refusals), cmocka_unit_test(test_harmless),
+                                       cmocka_unit_test(test_faults), cmocka_unit_test(test_span_checks)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
