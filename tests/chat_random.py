@@ -96,11 +96,36 @@ class Gen:
         return "{%% with x = %s %%}%s{%% endwith %%}" % (e, body)
 
 
+def layout(rng, depth=2):
+    """White space, comments and tags with all their signs: only where text goes matters."""
+    out = []
+    for _ in range(rng.randrange(1, 7)):
+        a, b, c, d = (rng.choice(["", "", "", "-", "+"]) for _ in range(4))
+        text = "".join(rng.choice(["a", " ", "\n", "  ", "\t", "\r\n", "\r", "\u00a0", "\x0b", "{", "}", "%", "#", "-"]) for _ in range(rng.randrange(5)))
+        kind = rng.randrange(8)
+        if kind == 0:
+            out.append("{%%%s set q = 1 %s%%}" % (a, b))
+        elif kind == 1:
+            out.append("{#%s c%s %s#}" % (a, text.replace("#}", ""), b))
+        elif kind == 2:
+            out.append("{{%s n %s}}" % (a, b if b != "+" else ""))
+        elif kind == 3:
+            out.append("{%%%s raw %s%%}%s{%%%s endraw %s%%}" % (a, b if b != "+" else "", text, c, d))
+        elif kind == 4 and depth:
+            out.append("{%%%s if t %s%%}%s%s{%%%s endif %s%%}" % (a, b, text, layout(rng, depth - 1), c, d))
+        elif kind == 5 and depth:
+            out.append("{%%%s for z in [1, 2] %s%%}%s%s{%%%s endfor %s%%}" % (a, b, text, layout(rng, depth - 1), c, d))
+        else:
+            out.append(text)
+    return "".join(out)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tool", required=True)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=20000)
+    parser.add_argument("--layout", action="store_true", help="vary white space and tags instead of expressions")
     parser.add_argument("--show", type=int, default=20)
     args = parser.parse_args()
     env = fixtures.environment()
@@ -110,7 +135,7 @@ def main():
     gen = Gen(rng)
     texts = errors = bad = skipped = 0
     for _ in range(args.count):
-        template = "".join(gen.statement(2) for _ in range(rng.randrange(1, 4)))
+        template = layout(rng) if args.layout else "".join(gen.statement(2) for _ in range(rng.randrange(1, 4)))
         context = copy.deepcopy(fresh)  # Jinja2's indent changes a list it is given
         try:
             want = env.from_string(template).render(**context)

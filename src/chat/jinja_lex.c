@@ -402,7 +402,8 @@ static void lex_comment(struct lexer *l)
             return;
         }
     }
-    jparse_fail(l->p, l->line, "Missing end of comment tag");
+    if (l->at < l->src.n) /* Jinja2 lets one that opens at the very end pass */
+        jparse_fail(l->p, l->line, "Missing end of comment tag");
 }
 
 /* Text before a tag whose sign is `sign`: trailing white space goes with '-', a blank line start with lstrip_blocks. */
@@ -459,7 +460,8 @@ static void lex_raw(struct lexer *l)
         advance(l, j + n - l->at);
         return;
     }
-    jparse_fail(l->p, l->line, "Missing end of raw directive");
+    if (l->at < l->src.n)
+        jparse_fail(l->p, l->line, "Missing end of raw directive");
 }
 
 static void lex_text(struct lexer *l)
