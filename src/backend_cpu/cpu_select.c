@@ -76,8 +76,8 @@ static const struct {
     {"ref", usable_ref, &cpu_kernels_ref_linear, &cpu_kernels_ref_rows, NULL},
 #if defined(__x86_64__)
     {"avx2", usable_avx2, &cpu_kernels_avx2_linear, &cpu_kernels_avx2_rows, &probe_loops_avx2},
-    {"avx512", usable_avx512, NULL, &cpu_kernels_avx512_rows, NULL},
-    {"avx512vnni", usable_avx512vnni, NULL, &cpu_kernels_avx512vnni_rows, NULL},
+    {"avx512", usable_avx512, &cpu_kernels_avx512_linear, &cpu_kernels_avx512_rows, &probe_loops_avx512},
+    {"avx512vnni", usable_avx512vnni, &cpu_kernels_avx512vnni_linear, &cpu_kernels_avx512vnni_rows, &probe_loops_avx512vnni},
 #endif
 };
 enum { LEVEL_COUNT = sizeof levels / sizeof levels[0] };

@@ -3,6 +3,7 @@
  * Integer sums by maddubs: the 16 products a 16-bit lane collects stay below 2^15 by the choice of offsets (linear_tile.h), signed
  * bytes are multiplied as |w| * sign(a, w) (a >= -127).  Bit-equal to level ref. */
 #include "backend_cpu/kernels.h"
+#include "backend_cpu/linear_kinds.h"
 
 #include <immintrin.h>
 #include <string.h>
@@ -158,7 +159,7 @@ VEC vi vec_size(vi w)
 VEC vi vec_start_wide(const int16_t *pair, int kind, int z, int post)
 {
     (void)post;
-    return kind == 0 && z ? _mm256_mullo_epi16(vec_repeat32(pair), vec_set16(-z)) : _mm256_setzero_si256();
+    return kind == KIND_WIDE && z ? _mm256_mullo_epi16(vec_repeat32(pair), vec_set16(-z)) : _mm256_setzero_si256();
 }
 VEC vi vec_start_half(const int16_t *pair, int z)
 {
@@ -202,7 +203,7 @@ VEC vi vec_post(vi p, const int16_t *pair, int post)
 }
 VEC vp vec_sum_wide(vi c, const int16_t *pair, int kind, int post)
 {
-    return vec_post(kind == 0 ? vec_madd(c, vec_set16(1)) : c, pair, post);
+    return vec_post(kind == KIND_WIDE ? vec_madd(c, vec_set16(1)) : c, pair, post);
 }
 VEC vsc vec_scale(vi s)
 {

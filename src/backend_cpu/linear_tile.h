@@ -8,12 +8,6 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* How the integer sum P of a block is made.  Codes are bytes u, their value is u - Z; POST * sum(q) is added at the end.
- * WIDE: the 16 products a 16-bit lane collects fit.  SIGNED: signed bytes.  HALVES: two sums of 16 columns, each times its scale. */
-enum tile_kind { KIND_WIDE, KIND_SIGNED, KIND_HALVES };
-enum tile_min { MIN_NONE, MIN_FLOAT, MIN_INT };
-
-#define LINES(X, g) X(g)
 #define ROWS1(X, g) X(0, g)
 #define ROWS2(X, g) X(0, g) X(1, g)
 #define ROWS4(X, g) X(0, g) X(1, g) X(2, g) X(3, g)
@@ -404,12 +398,20 @@ _Static_assert(sizeof(struct chunk) + CPU_DOT_ROWS * 2 * VEC_BYTES <= CPU_DOT_TM
             BLOCK(ROWS, CHUNK_W, CHUNK_D, CHUNK_M, CHUNK_SC, CHUNK_MN, CHUNK_START, CHUNK_GROUP)                                           \
         ROWS(TILE_STORE, 0)                                                                                      \
     }
-#define TILES(name, kind, z, post, min) TILE(name, ROWS1, 1) TILE(name, ROWS2, 2) TILE(name, ROWS4, 4)
+/* 8 rows at once need 32 registers, and halves need twice as many sums. */
+#if VEC_BYTES == 64
+#define TILE_OF_8(name, kind) TILE(name, ROWS8, 8)
+#define TILE_8_OR_NONE(name, kind) ((kind) == KIND_HALVES ? NULL : tile_##name##_8)
+#else
+#define TILE_OF_8(name, kind)
+#define TILE_8_OR_NONE(name, kind) NULL
+#endif
+#define TILES(name, kind, z, post, min) TILE(name, ROWS1, 1) TILE(name, ROWS2, 2) TILE(name, ROWS4, 4) TILE_OF_8(name, kind)
 TILE_CLASSES(TILES)
 
 typedef void (*tile_fn)(const struct chunk *c, uint32_t n, const uint8_t *x, size_t stride, float *sums);
-static const tile_fn tiles[CLASS_COUNT][3] = {
-#define TILE_ENTRY(name, kind, z, post, min) [CLASS_##name] = {tile_##name##_1, tile_##name##_2, tile_##name##_4},
+static const tile_fn tiles[CLASS_COUNT][4] = { /* 1, 2, 4, 8 rows */
+#define TILE_ENTRY(name, kind, z, post, min) [CLASS_##name] = {tile_##name##_1, tile_##name##_2, tile_##name##_4, TILE_8_OR_NONE(name, kind)},
     TILE_CLASSES(TILE_ENTRY)
 #undef TILE_ENTRY
 };
@@ -420,6 +422,8 @@ static void chunk_rows(const struct cpu_dot *j, const tile_fn *tile, const struc
 {
     const uint8_t *x = (const uint8_t *)j->x + at * sizeof(struct cpu_act);
     uint32_t r = 0;
+    for (; tile[3] && r + 8 <= j->rows; r += 8)
+        tile[3](c, n, x + r * j->x_stride, j->x_stride, sums + r * 2 * LANES);
     for (; r + 4 <= j->rows; r += 4)
         tile[2](c, n, x + r * j->x_stride, j->x_stride, sums + r * 2 * LANES);
     if (j->rows - r >= 2) {
