@@ -199,6 +199,8 @@ void resolve_failed(struct engine *e, struct step *s, const struct err *err);
 /* The known state with the longest common prefix of tokens[0, count - 1): *positions of it usable (0 = none). */
 const struct kv_seq *retain_find(struct engine *e, const uint32_t *tokens, uint32_t count, uint32_t *positions);
 void retain_put(struct engine *e, struct kv_seq *kv);         /* takes it */
+/* Window layers forget, so the state at the end of a prompt is kept beside the answer's: an edited or re-encoded answer finds it. */
+void retain_prompt(struct engine *e, const struct seq *s);
 bool retain_evict(struct engine *e, const struct kv_seq *except); /* the one unused longest; false: nothing to evict */
 void retain_clear(struct engine *e);
 

@@ -97,6 +97,8 @@ static void resolve_item(struct engine *e, struct step *step, const struct step_
         seq_fail(e, s, &err);
         return;
     }
+    if (it->position < s->request->prompt_count && kv_seq_covered(s->kv) == s->request->prompt_count && s->choice == 0)
+        retain_prompt(e, s);
     if (kv_seq_covered(s->kv) + 1 >= s->request->prompt_count)
         sched_queue_followers(e, s->request);
     if (s->request->cancel_seen) {

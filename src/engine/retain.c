@@ -53,14 +53,26 @@ void retain_put(struct engine *e, struct kv_seq *kv)
         kv_seq_free(e->kv, kv);
         return;
     }
-    /* What this one also stands for need not be kept twice (a window layer's older state is another state). */
-    for (uint32_t i = e->retained_count; i-- > 0;)
-        if (!e->windows && common_prefix(kv, kv_seq_ids(e->retained[i].kv), kv_seq_covered(e->retained[i].kv)) ==
-                               kv_seq_covered(e->retained[i].kv))
+    /* What this one also stands for need not be kept twice (an older state of a window layer is another state). */
+    for (uint32_t i = e->retained_count; i-- > 0;) {
+        const struct kv_seq *old = e->retained[i].kv;
+        uint32_t n = kv_seq_covered(old);
+        if ((!e->windows || n == covered) && common_prefix(kv, kv_seq_ids(old), n) == n)
             remove_at(e, i);
+    }
     if (e->retained_count == e->cfg.retained_max)
         retain_evict(e, NULL);
     e->retained[e->retained_count++] = (struct retained){kv, ++e->uses};
+}
+
+void retain_prompt(struct engine *e, const struct seq *s)
+{
+    struct kv_seq *copy;
+    uint32_t positions = s->request->prompt_count - 1;
+    if (!e->windows || e->cfg.retain_none || s->request->scoring || positions < kv_seq_oldest(s->kv))
+        return;
+    if (kv_seq_fork(e->kv, s->kv, positions, &copy, NULL) == 0)
+        retain_put(e, copy);
 }
 
 bool retain_evict(struct engine *e, const struct kv_seq *except)

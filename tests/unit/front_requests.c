@@ -104,6 +104,35 @@ static void a_chat_goes_on_from_its_own_state(void **state)
     assert_true(b.done.usage.prompt_tokens > a.done.usage.prompt_tokens);
 }
 
+/* The answer is edited: the prompt's state is still used, by window layers too, and the bits are those of a cold run. */
+static void an_edited_answer_keeps_the_prompt(void **state)
+{
+    static const char *const paths[] = {LLAMA, GEMMA};
+    static struct answer a, warm, cold;
+    struct rh_error err = {0};
+    uint32_t ids[300];
+    (void)state;
+    for (uint32_t i = 0; i < 300; i++)
+        ids[i] = 10 + i * 7 % 200;
+    for (int k = 0; k < 2; k++) {
+        struct rh_model *m[2];
+        for (int i = 0; i < 2; i++)
+            assert_int_equal(rh_model_open(host, paths[k], &(struct rh_model_options){.rows_max = 32 + 17 * (uint32_t)i}, &m[i], &err), 0);
+        struct rh_request_options o = {.ids = ids, .id_count = 150, .max_tokens = 120, .ignore_eos = true};
+        collect(submit(m[0], &o), &a);
+        o.id_count = 200; /* another continuation than the answer */
+        o.max_tokens = 20;
+        collect(submit(m[0], &o), &warm);
+        collect(submit(m[1], &o), &cold);
+        assert_int_equal(a.done.finish, RH_FINISH_LENGTH);
+        assert_true(warm.done.usage.cached_tokens >= 149);
+        assert_int_equal(cold.done.usage.cached_tokens, 0);
+        assert_memory_equal(warm.ids, cold.ids, 20 * sizeof *warm.ids);
+        rh_model_close(m[0]);
+        rh_model_close(m[1]);
+    }
+}
+
 static void preparation_errors_are_events(void **state)
 {
     static struct answer a;
@@ -304,6 +333,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(events_come_in_order),
         cmocka_unit_test(a_chat_goes_on_from_its_own_state),
+        cmocka_unit_test(an_edited_answer_keeps_the_prompt),
         cmocka_unit_test(preparation_errors_are_events),
         cmocka_unit_test(bad_options_are_refused),
         cmocka_unit_test(cancel_and_free_at_any_time),
