@@ -154,6 +154,7 @@ struct call {
     uint64_t hash_key[2];
     struct jscope *vars; /* all but messages and add_generation_prompt */
     struct jlist *messages;
+    struct jsb room; /* where renderings for boundaries write: as large as the whole text, so they never grow */
     uint64_t steps_max, steps_used; /* of the renderings for boundaries, all together */
     size_t text_max;
 };
@@ -228,7 +229,8 @@ static int call_render(struct call *c, size_t count, bool prompt, struct jsb *ou
     struct jx jx;
     arena_reset(&c->work);
     call_jx(c, &jx, &c->work, err);
-    *out = (struct jsb){.jx = &jx};
+    *out = c->room;
+    out->jx = &jx;
     jx.out = out;
     struct jlist *messages = jx_alloc(&jx, 1, sizeof *messages);
     struct jscope *vars = jscope_new(&jx, c->vars, NULL);
@@ -281,6 +283,16 @@ static int text_copy(const struct call *c, const struct jsb *b, struct chat_rend
     return rc ? rc : pieces_copy(b, out, err);
 }
 
+static int room_init(struct call *c, const struct jsb *whole, struct err *err)
+{
+    struct jx jx;
+    call_jx(c, &jx, &c->values, err);
+    c->room = (struct jsb){.cap = whole->n + 1, .seg_cap = whole->seg_count + 1};
+    c->room.p = jx_alloc(&jx, c->room.cap, 1);
+    c->room.segs = jx_alloc(&jx, c->room.seg_cap, sizeof *c->room.segs);
+    return jx.rc;
+}
+
 /* Renders the prefixes and keeps the lengths of those that are prefixes of the text too.  Only lack of memory is an error. */
 static int boundaries_find(struct call *c, struct chat_rendered *out, struct err *err)
 {
@@ -322,6 +334,8 @@ int chat_template_render(const struct chat_template *t, const struct chat_render
         rc = call_render(&c, c.messages->n, in->add_generation_prompt, &b, err);
     if (!rc)
         rc = text_copy(&c, &b, out, err);
+    if (!rc)
+        rc = room_init(&c, &b, err);
     if (!rc)
         rc = boundaries_find(&c, out, err);
     arena_free(&c.work);
