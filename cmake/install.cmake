@@ -24,7 +24,10 @@ endforeach()
 # Only the public names leave the shared library.
 set(RH_EXPORTS ${CMAKE_SOURCE_DIR}/cmake/rhapsode.exports)
 set_target_properties(rhapsode_shared PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} LINK_DEPENDS ${RH_EXPORTS})
-target_link_options(rhapsode_shared PRIVATE -Wl,--version-script=${RH_EXPORTS} $<$<BOOL:${RH_SANITIZE}>:-fsanitize=${RH_SANITIZE}>)
+target_link_options(rhapsode_shared PRIVATE -Wl,--version-script=${RH_EXPORTS})
+if(RH_SANITIZE)
+  target_link_options(rhapsode_shared PRIVATE -fsanitize=${RH_SANITIZE})
+endif()
 
 add_executable(example_hello EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/examples/hello.c)
 target_link_libraries(example_hello PRIVATE rh_options rhapsode_static)

@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 
-enum { PREFILL_ROWS_LEAST = 1 };
+enum { PREFILL_ROWS_LEAST = 1, PREFILL_ROWS_FIRST = 16 };
 
 /* ---- queues ---- */
 
@@ -371,8 +371,10 @@ static uint32_t prefill_rows(const struct engine *e, const struct step *step)
 {
     uint32_t room = e->cfg.rows_max - step->row_count;
     const struct sched_clock *c = &e->clock;
-    if (step->decode_count == 0 || c->row_ns <= 0 || c->decode_ns <= 0)
+    if (step->decode_count == 0)
         return room;
+    if (c->row_ns <= 0 || c->decode_ns <= 0) /* not measured yet: a small one, to learn */
+        return room < PREFILL_ROWS_FIRST ? room : PREFILL_ROWS_FIRST;
     double rows = c->decode_ns / c->row_ns;
     uint32_t most = rows < PREFILL_ROWS_LEAST ? PREFILL_ROWS_LEAST : rows > room ? room : (uint32_t)rows;
     return most < room ? most : room;
