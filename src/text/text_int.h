@@ -21,6 +21,7 @@ struct vocab {
     uint32_t n;        /* highest id + 1 */
     uint32_t count;    /* ids in use */
     uint64_t *slot;    /* [mask + 1] hash bits and id + 1, open addressing */
+    uint64_t *hint;    /* one bit for every 1/8 slot: most absent texts are known from here */
     uint32_t mask;
     uint64_t key[2];   /* of the hash: file contents cannot choose collisions */
 };

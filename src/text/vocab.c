@@ -16,9 +16,10 @@ int vocab_init(struct vocab *v, uint32_t n, struct err *err)
     *v = (struct vocab){.n = n, .mask = slots - 1};
     v->piece = mem_try_zero(n, sizeof *v->piece);
     v->slot = mem_try_zero(slots, sizeof *v->slot);
+    v->hint = mem_try_zero(slots / 8, sizeof *v->hint);
     v->key[0] = rng_seed_draw();
     v->key[1] = rng_seed_draw();
-    if (!v->piece || !v->slot)
+    if (!v->piece || !v->slot || !v->hint)
         return err_nomem(err, "the vocabulary", (size_t)n * sizeof *v->piece);
     return 0;
 }
@@ -27,7 +28,13 @@ void vocab_free(struct vocab *v)
 {
     mem_free(v->piece);
     mem_free(v->slot);
+    mem_free(v->hint);
     *v = (struct vocab){0};
+}
+
+static uint64_t *hint_word(const struct vocab *v, uint64_t hash)
+{
+    return &v->hint[(hash >> 6) & (v->mask >> 3)];
 }
 
 /* A slot holds 32 hash bits and id + 1, so that other tokens are seldom looked at. */
@@ -50,6 +57,7 @@ int vocab_put(struct vocab *v, uint32_t id, struct str text, struct err *err)
             return err_set(err, ERR_FORMAT, "vocabulary: token '%.*s' appears twice, with ids %u and %u", STR_ARG(text), other, id);
     }
     v->piece[id] = text;
+    *hint_word(v, hash) |= 1ull << (hash & 63);
     v->slot[at] = slot_of(hash, id);
     v->count++;
     return 0;
@@ -60,6 +68,8 @@ uint32_t vocab_find(const struct vocab *v, struct str text)
     if (!v->slot)
         return ID_NONE;
     uint64_t hash = hash_sip(v->key, text.p, text.n);
+    if (!(*hint_word(v, hash) >> (hash & 63) & 1))
+        return ID_NONE;
     uint32_t at = (uint32_t)hash & v->mask;
     for (; v->slot[at]; at = (at + 1) & v->mask) {
         uint32_t id = (uint32_t)v->slot[at] - 1;
