@@ -1,4 +1,4 @@
-# Compiler options of everything that is ours.  No -march, no -ffast-math; fused multiply-add only where it is written.
+# Compiler options of everything that is ours.  No machine-specific code, no fast-math; fused multiply-add only where it is written.
 add_library(rh_options INTERFACE)
 target_compile_options(rh_options INTERFACE
   -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla

@@ -237,7 +237,6 @@ int rope_frequencies(const struct rope_params *p, uint32_t context_train, uint32
 
 /* decoder.c */
 int decoder_layer(struct model *m, uint32_t layer, struct err *err);
-
 /* driver.c */
 int step_open(struct model *m, struct err *err);
 void step_close(struct model *m);
