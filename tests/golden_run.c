@@ -161,16 +161,25 @@ static bool judge(const char *name, const char *form, const struct result *res, 
     return good;
 }
 
-/* A window the GGUF form of this architecture has no key for. */
-static bool gguf_loses_window(const char *folder)
+/* What of this config the GGUF form of its architecture has no key for; NULL when nothing. */
+static const char *gguf_loses(const char *folder)
 {
     char path[4096];
     struct buf text = {0};
-    bool lost = false;
+    const char *lost = NULL;
     if (file_join(path, sizeof path, folder, "config.json", NULL) == 0 && file_read(&text, path, 1u << 20, NULL) == 0) {
         yyjson_doc *doc = json_parse(buf_view(&text), path, NULL);
-        yyjson_val *root = yyjson_doc_get_root(doc);
-        lost = str_is(json_str(yyjson_obj_get(root, "model_type")), "mistral") && yyjson_is_num(yyjson_obj_get(root, "sliding_window"));
+        yyjson_val *c = yyjson_doc_get_root(doc), *rope = yyjson_obj_get(c, "rope_parameters");
+        yyjson_val *scalar = yyjson_obj_get(c, "query_pre_attn_scalar");
+        if (str_is(json_str(yyjson_obj_get(c, "model_type")), "mistral") && yyjson_is_num(yyjson_obj_get(c, "sliding_window"))) {
+            lost = "sliding_window";
+        } else if (yyjson_is_true(yyjson_obj_get(c, "use_sliding_window"))) {
+            lost = "use_sliding_window";
+        } else if (yyjson_is_false(yyjson_obj_get(rope, "truncate")) || yyjson_is_num(yyjson_obj_get(rope, "mscale"))) {
+            lost = "yarn truncate and mscale";
+        } else if (scalar != NULL && yyjson_get_num(scalar) != yyjson_get_num(yyjson_obj_get(c, "head_dim"))) {
+            lost = "query_pre_attn_scalar";
+        }
         json_free(doc);
     }
     buf_free(&text);
@@ -202,8 +211,9 @@ static int run_folder(const char *dir, const char *name, const struct run_config
     } else {
         verdict = judge(name, "safetensors", &res, tolerance) ? 0 : 1;
     }
-    if (rc == 0 && file_exists(gguf) && gguf_loses_window(folder)) {
-        printf("--   %-14s gguf        has no key for this model's window\n", name);
+    const char *lost = rc == 0 && file_exists(gguf) ? gguf_loses(folder) : NULL;
+    if (lost != NULL) {
+        printf("--   %-14s gguf        the format has no key for %s\n", name, lost);
     } else if (rc == 0 && file_exists(gguf)) {
         res = (struct result){0};
         rc = run_one(gguf, &g, cfg, tolerance, &res, &err);
