@@ -93,7 +93,7 @@ VEC vf vec_p(vp p)
 const struct cpu_kernels cpu_kernels_avx512vnni_linear = {
     .dot =
         {
-#define DOT_ENTRY(name, class, W, D, M, SC, MN, BHEAD, BODY) [CPU_LAYOUT_##name] = dot_##name,
+#define DOT_ENTRY(name, directs, class, W, D, M, SC, MN, BHEAD, BODY) [CPU_LAYOUT_##name] = dot_##name,
             TILE_FORMATS(DOT_ENTRY)
 #undef DOT_ENTRY
         },

@@ -118,27 +118,28 @@ enum tile_class {
 TILE_CLASSES(CLASS_CONSTANTS)
 #undef CLASS_CONSTANTS
 
-/* format, class, code, D, M, SC, MN, block header, body */
+/* format, direct rows (ONE: 1; FEW: 1, 2 and 4, for the formats that models are mostly made of), class, code, D, M, SC, MN, block
+ * header, body */
 #define TILE_FORMATS(X)                                                     \
-    X(Q4_0, W8, CODE4, F16_D, NO_M, NO_SC, NO_MN, 0, 256)                   \
-    X(Q4_1, W0F, CODE4, F16_D, F16_M, NO_SC, NO_MN, 0, 256)                 \
-    X(Q5_0, W16, CODE5, F16_D, NO_M, NO_SC, NO_MN, 0, 320)                  \
-    X(Q5_1, W16F, CODE5, F16_D, F16_M, NO_SC, NO_MN, 0, 320)                \
-    X(Q8_0, S, CODE8, F16_D, NO_M, NO_SC, NO_MN, 0, 512)                    \
-    X(Q2_K, H0I, CODE2, F16_D, K2_M, K2_SC, K2_MN, 32, 128)                 \
-    X(Q3_K, H4, CODE3, F16_D, NO_M, K6_SC, NO_MN, 32, 192)                  \
-    X(Q4_K, W0F, CODE4, K4_D, K4_M, NO_SC, NO_MN, 32, 256)                  \
-    X(Q5_K, W16F, CODE5, K4_D, K4_M, NO_SC, NO_MN, 32, 320)                 \
-    X(Q6_K, H32, CODE6, F16_D, NO_M, K6_SC, NO_MN, 32, 384)                 \
-    X(IQ4_NL, S, CODE_IQ4, F16_D, NO_M, NO_SC, NO_MN, 0, 256)               \
-    X(IQ4_XS, S, CODE_IQ4, IQ4_D, NO_M, NO_SC, NO_MN, 16, 256)              \
-    X(MXFP4, W12, CODE_FP4, FP4_D, NO_M, NO_SC, NO_MN, 0, 256)              \
-    X(MLX2, W0F, CODE2, MLX_D, MLX_M, NO_SC, NO_MN, 0, 128)                 \
-    X(MLX3, W0F, CODE3, MLX_D, MLX_M, NO_SC, NO_MN, 0, 192)                 \
-    X(MLX4, W0F, CODE4, MLX_D, MLX_M, NO_SC, NO_MN, 0, 256)                 \
-    X(MLX5, W16F, CODE5, MLX_D, MLX_M, NO_SC, NO_MN, 0, 320)                \
-    X(MLX6, H32F, CODE6, MLX_D, MLX_M, NO_SC, NO_MN, 0, 384)                \
-    X(MLX8, S128F, CODE8, MLX_D, MLX_M, NO_SC, NO_MN, 0, 512)
+    X(Q4_0, FEW, W8, CODE4, F16_D, NO_M, NO_SC, NO_MN, 0, 256)              \
+    X(Q4_1, FEW, W0F, CODE4, F16_D, F16_M, NO_SC, NO_MN, 0, 256)            \
+    X(Q5_0, ONE, W16, CODE5, F16_D, NO_M, NO_SC, NO_MN, 0, 320)             \
+    X(Q5_1, ONE, W16F, CODE5, F16_D, F16_M, NO_SC, NO_MN, 0, 320)           \
+    X(Q8_0, FEW, S, CODE8, F16_D, NO_M, NO_SC, NO_MN, 0, 512)               \
+    X(Q2_K, ONE, H0I, CODE2, F16_D, K2_M, K2_SC, K2_MN, 32, 128)            \
+    X(Q3_K, ONE, H4, CODE3, F16_D, NO_M, K6_SC, NO_MN, 32, 192)             \
+    X(Q4_K, FEW, W0F, CODE4, K4_D, K4_M, NO_SC, NO_MN, 32, 256)             \
+    X(Q5_K, ONE, W16F, CODE5, K4_D, K4_M, NO_SC, NO_MN, 32, 320)            \
+    X(Q6_K, FEW, H32, CODE6, F16_D, NO_M, K6_SC, NO_MN, 32, 384)            \
+    X(IQ4_NL, ONE, S, CODE_IQ4, F16_D, NO_M, NO_SC, NO_MN, 0, 256)          \
+    X(IQ4_XS, ONE, S, CODE_IQ4, IQ4_D, NO_M, NO_SC, NO_MN, 16, 256)         \
+    X(MXFP4, ONE, W12, CODE_FP4, FP4_D, NO_M, NO_SC, NO_MN, 0, 256)         \
+    X(MLX2, ONE, W0F, CODE2, MLX_D, MLX_M, NO_SC, NO_MN, 0, 128)            \
+    X(MLX3, ONE, W0F, CODE3, MLX_D, MLX_M, NO_SC, NO_MN, 0, 192)            \
+    X(MLX4, FEW, W0F, CODE4, MLX_D, MLX_M, NO_SC, NO_MN, 0, 256)            \
+    X(MLX5, ONE, W16F, CODE5, MLX_D, MLX_M, NO_SC, NO_MN, 0, 320)           \
+    X(MLX6, ONE, H32F, CODE6, MLX_D, MLX_M, NO_SC, NO_MN, 0, 384)           \
+    X(MLX8, ONE, S128F, CODE8, MLX_D, MLX_M, NO_SC, NO_MN, 0, 512)
 
 /* ---- one block times R rows: integer sums c<r>_<v>, then the float chains acc<r>_<v> ---- */
 
@@ -324,7 +325,7 @@ struct chunk {
     uint8_t flip[CHUNK][8][2][VEC_BYTES];
     int32_t fix[CHUNK][2][LANES];
 };
-_Static_assert(sizeof(struct chunk) + CPU_DOT_ROWS * 2 * VEC_BYTES <= CPU_DOT_TMP, "a chunk and the sums of all rows fit into tmp");
+_Static_assert(sizeof(struct chunk) + (CPU_DOT_ROWS + 1) * 2 * VEC_BYTES <= CPU_DOT_TMP, "a chunk and the sums of all rows fit into tmp");
 
 #define CHUNK_W(body, g, v) vec_load(c->w[at][g][v])
 #define CHUNK_D(u, b, v) vec_loadf(c->d[at][v])
@@ -406,12 +407,12 @@ _Static_assert(sizeof(struct chunk) + CPU_DOT_ROWS * 2 * VEC_BYTES <= CPU_DOT_TM
 #define TILE_OF_8(name, kind)
 #define TILE_8_OR_NONE(name, kind) NULL
 #endif
-#define TILES(name, kind, z, post, min) TILE(name, ROWS1, 1) TILE(name, ROWS2, 2) TILE(name, ROWS4, 4) TILE_OF_8(name, kind)
+#define TILES(name, kind, z, post, min) TILE(name, ROWS2, 2) TILE(name, ROWS4, 4) TILE_OF_8(name, kind)
 TILE_CLASSES(TILES)
 
 typedef void (*tile_fn)(const struct chunk *c, uint32_t n, const uint8_t *x, size_t stride, float *sums);
-static const tile_fn tiles[CLASS_COUNT][4] = { /* 1, 2, 4, 8 rows */
-#define TILE_ENTRY(name, kind, z, post, min) [CLASS_##name] = {tile_##name##_1, tile_##name##_2, tile_##name##_4, TILE_8_OR_NONE(name, kind)},
+static const tile_fn tiles[CLASS_COUNT][3] = { /* 2, 4, 8 rows */
+#define TILE_ENTRY(name, kind, z, post, min) [CLASS_##name] = {tile_##name##_2, tile_##name##_4, TILE_8_OR_NONE(name, kind)},
     TILE_CLASSES(TILE_ENTRY)
 #undef TILE_ENTRY
 };
@@ -422,16 +423,12 @@ static void chunk_rows(const struct cpu_dot *j, const tile_fn *tile, const struc
 {
     const uint8_t *x = (const uint8_t *)j->x + at * sizeof(struct cpu_act);
     uint32_t r = 0;
-    for (; tile[3] && r + 8 <= j->rows; r += 8)
-        tile[3](c, n, x + r * j->x_stride, j->x_stride, sums + r * 2 * LANES);
-    for (; r + 4 <= j->rows; r += 4)
+    for (; tile[2] && r + 8 <= j->rows; r += 8)
         tile[2](c, n, x + r * j->x_stride, j->x_stride, sums + r * 2 * LANES);
-    if (j->rows - r >= 2) {
+    for (; r + 4 <= j->rows; r += 4)
         tile[1](c, n, x + r * j->x_stride, j->x_stride, sums + r * 2 * LANES);
-        r += 2;
-    }
-    if (r < j->rows)
-        tile[0](c, n, x + r * j->x_stride, j->x_stride, sums + r * 2 * LANES);
+    for (; r < j->rows; r += 2) /* a last odd row is computed twice, the second time into sums nobody reads */
+        tile[0](c, n, x + r * j->x_stride, r + 1 < j->rows ? j->x_stride : 0, sums + r * 2 * LANES);
 }
 
 static void chunked(const struct cpu_dot *j, enum tile_class class, unpack_fn unpack)
@@ -441,7 +438,7 @@ static void chunked(const struct cpu_dot *j, enum tile_class class, unpack_fn un
     uint32_t blocks = j->panel->cols / 32;
     for (uint32_t i = 0; i < j->panels; i += PANEL_STEP) {
         bool both = PANEL_STEP == 1 || i + 1 < j->panels;
-        memset(sums, 0, (size_t)j->rows * 2 * VEC_BYTES);
+        memset(sums, 0, (size_t)(j->rows + 1) * 2 * VEC_BYTES);
         for (uint32_t at = 0; at < blocks; at += CHUNK) {
             uint32_t n = blocks - at < CHUNK ? blocks - at : CHUNK;
             unpack(j, i, both ? j->panel_bytes : 0, at, n, c);
@@ -455,7 +452,17 @@ static void chunked(const struct cpu_dot *j, enum tile_class class, unpack_fn un
 
 /* ---- per format ---- */
 
-#define FORMAT(name, class, W, D, M, SC, MN, BHEAD, BODY)                        \
+#define FORMAT_ONE(name, class, W, D, M, SC, MN, BHEAD, BODY)                    \
+    DIRECT(name, ROWS1, 1, class, W, D, M, SC, MN, BHEAD, BODY)                  \
+    UNPACK(name, class, W, D, M, SC, MN, BHEAD, BODY)                            \
+    static void dot_##name(const struct cpu_dot *j)                              \
+    {                                                                            \
+        if (j->rows == 1)                                                        \
+            direct_##name##_1(j);                                                \
+        else                                                                     \
+            chunked(j, CLASS_##class, unpack_##name);                            \
+    }
+#define FORMAT_FEW(name, class, W, D, M, SC, MN, BHEAD, BODY)                    \
     DIRECT(name, ROWS1, 1, class, W, D, M, SC, MN, BHEAD, BODY)                  \
     DIRECT(name, ROWS2, 2, class, W, D, M, SC, MN, BHEAD, BODY)                  \
     DIRECT(name, ROWS4, 4, class, W, D, M, SC, MN, BHEAD, BODY)                  \
@@ -471,4 +478,5 @@ static void chunked(const struct cpu_dot *j, enum tile_class class, unpack_fn un
         else                                                                     \
             chunked(j, CLASS_##class, unpack_##name);                            \
     }
+#define FORMAT(name, directs, class, W, D, M, SC, MN, BHEAD, BODY) FORMAT_##directs(name, class, W, D, M, SC, MN, BHEAD, BODY)
 TILE_FORMATS(FORMAT)
