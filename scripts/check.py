@@ -136,6 +136,7 @@ def tier_check(run, long=False):
     run.step("templates", [PYTHON, "tests/chat_oracle.py", "--tool", program("chat_tool"), golden, *names])
     run.step("tokenizers", [PYTHON, "tests/text_oracle.py", "--tool", program("text_tool"), "--lines", "1000000" if long else "100000", *[f"{n}=3" for n in names],
                             os.path.join(golden, "llama", "tokenizer.json")])
+    run.step("tokenizer parts", [PYTHON, "tests/text_parts.py", "--tool", program("text_tool"), *(["--lines", "3000", "--scalars"] if long else [])])
     env = {"RHAPSODE": os.path.join(RELEASE, "rhapsode"), "MODELS": MODELS, "RELEASE": RELEASE}
     run.step("program", [PYTHON, "-m", "pytest", "-q", "tests"], env)
     sanitizer_steps(run)

@@ -91,13 +91,14 @@ static int serve(const struct tokenizer *t, char mode, struct str in, struct tok
         uint32_t *list = mem_try_array(in.n / 4 + 1, 4);
         if (!list)
             return err_nomem(err, "ids", in.n);
-        memcpy(list, in.p, in.n / 4 * 4);
+        memcpy(list, in.p, in.n / 4 * 4); /* in.p is never NULL */
         int rc = mode == 'd' ? tokenizer_decode(t, list, in.n / 4, false, bytes) : stream(t, list, in.n / 4, bytes);
         mem_free(list);
         put_u32((uint32_t)bytes->n);
         while (bytes->n % 4)
             buf_char(bytes, 0);
-        fwrite(bytes->p, 1, bytes->n, stdout);
+        if (bytes->n)
+            fwrite(bytes->p, 1, bytes->n, stdout);
         return rc;
     }
     struct encode_options opt = {.add_bos = mode == 'e', .parse_special = mode != 't'};
@@ -105,7 +106,8 @@ static int serve(const struct tokenizer *t, char mode, struct str in, struct tok
     if (rc)
         return rc;
     put_u32((uint32_t)ids->n);
-    fwrite(ids->ids, 4, ids->n, stdout);
+    if (ids->n)
+        fwrite(ids->ids, 4, ids->n, stdout);
     return 0;
 }
 
