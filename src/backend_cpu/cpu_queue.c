@@ -131,13 +131,9 @@ static void *worker_main(void *arg)
     for (uint64_t at = 0; next_published(q, at); at++) {
         const struct cpu_record *r = q->ring + at % CPU_RING;
         uint64_t end = at + 1;
-        if (!r->run) {
-            if (w->me == 0)
-                complete(q, end);
-            continue;
-        }
-        r->run(d, w->me, d->n_threads, r->op);
-        meet(d, &end);
+        if (r->run)
+            r->run(d, w->me, d->n_threads, r->op);
+        meet(d, &end); /* marks too: a record's place is used again once it is completed, so all must have read it */
     }
     mem_forbid_pop();
     return NULL;
