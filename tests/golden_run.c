@@ -156,8 +156,8 @@ static int run_one(const char *path, const struct golden *g, const struct run_co
 static bool judge(const char *name, const char *form, const struct result *res, double tolerance)
 {
     bool good = res->logit <= tolerance && res->logprob <= tolerance && res->top <= tolerance && res->greedy_wrong == 0;
-    printf("%-4s %-14s %-11s logits %.2e  logprob %.2e  top %.2e  greedy wrong %u (%u within error)\n", good ? "ok" : "FAIL", name, form,
-           res->logit, res->logprob, res->top, res->greedy_wrong, res->greedy_skipped);
+    printf("%-4s %-14s %-11s logits %.2e  logprob %.2e  top %.2e  greedy wrong %u (%u within error)\n", good ? "ok" : "FAIL",
+           name, form, res->logit, res->logprob, res->top, res->greedy_wrong, res->greedy_skipped);
     return good;
 }
 

@@ -70,7 +70,8 @@ static inline int run_span(struct run *r, struct kv_seq *seq, const uint32_t *id
     if (rc != 0) {
         return rc;
     }
-    struct span sp = {.seq = seq, .position = kv_seq_covered(seq), .row_count = n, .ids = ids, .out_first = out_first, .logits = logits};
+    struct span sp = {
+        .seq = seq, .position = kv_seq_covered(seq), .row_count = n, .ids = ids, .out_first = out_first, .logits = logits};
     uint64_t event = 0;
     rc = model_forward(r->model, r->kv, &sp, 1, NULL, &event, err);
     if (rc == 0) {

@@ -13,7 +13,8 @@ static int check_table(const struct kv *kv, const struct kv_seq *s, uint32_t gro
     for (uint32_t i = 0; i < t->len; i++) {
         uint32_t page = t->pages[i];
         if ((page == 0) != (i < t->first) || page >= kv->groups[group].capacity) {
-            return err_set(err, ERR_INTERNAL, "kv: group %u: page %u of a table is %u, %u are released", group, i, page, t->first);
+            return err_set(err, ERR_INTERNAL, "kv: group %u: page %u of a table is %u, %u are released", group, i, page,
+                           t->first);
         }
         named[page] += page != 0;
     }
@@ -40,14 +41,15 @@ static int check_group(const struct kv *kv, uint32_t group, uint64_t *chunks, st
         live += g->refs[id] != 0;
         for (uint32_t c = 0; c < g->layout->chunk_count && rc == 0; c++) {
             if ((g->host[c][id] != NULL) != (g->refs[id] != 0)) {
-                rc = err_set(err, ERR_INTERNAL, "kv: group %u: page %u has %u names and chunk %u at %p", group, id, g->refs[id], c,
-                             (void *)g->host[c][id]);
+                rc = err_set(err, ERR_INTERNAL, "kv: group %u: page %u has %u names and chunk %u at %p", group, id, g->refs[id],
+                             c, (void *)g->host[c][id]);
             }
             chunks[kv->layout.chunk_pool[g->layout->chunk_first + c]] += g->refs[id] != 0;
         }
     }
     if (rc == 0 && live + g->free_count + 1 != g->capacity) {
-        rc = err_set(err, ERR_INTERNAL, "kv: group %u: %u live + %u free pages of %u", group, live, g->free_count, g->capacity - 1);
+        rc = err_set(err, ERR_INTERNAL, "kv: group %u: %u live + %u free pages of %u", group, live, g->free_count,
+                     g->capacity - 1);
     }
     mem_free(named);
     return rc;

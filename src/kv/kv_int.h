@@ -6,8 +6,8 @@
  * sequence.c  page tables of sequences: extend, commit, rewind, fork
  * check.c     walks everything and compares
  *
- * A page of a group has one chunk for each run of its layers.  A pool is a chunk size: chunks of one size come from the same slabs,
- * whatever group they serve.  A slab with no live chunk returns to the free slabs at once. */
+ * A page of a group has one chunk for each run of its layers.  A pool is a chunk size: chunks of one size come from the same
+ * slabs, whatever group they serve.  A slab with no live chunk returns to the free slabs at once. */
 #ifndef RH_KV_INT_H
 #define RH_KV_INT_H
 

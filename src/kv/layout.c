@@ -1,7 +1,7 @@
 /* kv/layout.c - from layers to groups, chunks and pools; sizes before anything is allocated.
  *
- * Layers with the same policy (and window) form a group.  A group's page is cut into chunks of n consecutive layers each; n is the
- * one that wastes least of the slabs, the largest among equals within 1 %. */
+ * Layers with the same policy (and window) form a group.  A group's page is cut into chunks of n consecutive layers each; n is
+ * the one that wastes least of the slabs, the largest among equals within 1 %. */
 #include "kv/kv_int.h"
 
 #include "base/mem.h"
@@ -216,7 +216,8 @@ uint64_t kv_share_bytes(const struct kv *kv, uint32_t positions)
 {
     uint64_t bytes = 0;
     for (uint32_t g = 0; g < kv->layout.group_count; g++) {
-        bytes += kv_layout_page_bytes(&kv->layout, g) * kv_layout_pages(&kv->layout.groups[g], positions, kv->rewind_slack, kv->rows_max);
+        bytes += kv_layout_page_bytes(&kv->layout, g) *
+                 kv_layout_pages(&kv->layout.groups[g], positions, kv->rewind_slack, kv->rows_max);
     }
     return bytes;
 }

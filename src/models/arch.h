@@ -84,7 +84,9 @@ enum bind_kind { BIND_WEIGHT, BIND_VEC, BIND_LAYER_WEIGHT, BIND_LAYER_VEC, BIND_
 enum bind_split { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLS, SPLIT_HEADS };
 
 /* shapes as expressions over hparams */
-enum model_dim { DIM_0, DIM_1, DIM_HIDDEN, DIM_FFN, DIM_2_FFN, DIM_VOCAB, DIM_Q, DIM_KV, DIM_Q_KV, DIM_QKV, DIM_HEAD, DIM_ROT_HALF };
+enum model_dim {
+    DIM_0, DIM_1, DIM_HIDDEN, DIM_FFN, DIM_2_FFN, DIM_VOCAB, DIM_Q, DIM_KV, DIM_Q_KV, DIM_QKV, DIM_HEAD, DIM_ROT_HALF
+};
 uint32_t hparams_dim(const struct hparams *hp, enum model_dim d);
 
 /* One row: a tensor, or rows of one, that must be there while its flags hold.  Weights are named without ".weight". */
@@ -232,8 +234,8 @@ int model_bind(struct model *m, bool plan_only, struct err *err);
 void model_unbind(struct model *m);
 
 /* rope.c: inverse frequencies of one set, [rot / 2], and the factor of cos and sin.  `divisors` (GGUF) may be NULL. */
-int rope_frequencies(const struct rope_params *p, uint32_t context_train, uint32_t context, const float *divisors, float *inv_freq,
-                     float *mscale, struct err *err);
+int rope_frequencies(const struct rope_params *p, uint32_t context_train, uint32_t context, const float *divisors,
+                     float *inv_freq, float *mscale, struct err *err);
 
 /* decoder.c */
 int decoder_layer(struct model *m, uint32_t layer, struct err *err);

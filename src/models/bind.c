@@ -44,8 +44,11 @@ static int flags_check(const struct model *m, struct err *err)
     static const struct {
         uint32_t flag;
         const char *what;
-    } names[] = {{HP_QKV_BIAS, "biases of q, k and v"}, {HP_O_BIAS, "a bias of the attention output"}, {HP_MLP_BIAS, "MLP biases"},
-                 {HP_QK_NORM, "norms of q and k"}, {HP_FUSED_QKV, "q, k and v in one tensor"},
+    } names[] = {{HP_QKV_BIAS, "biases of q, k and v"},
+                 {HP_O_BIAS, "a bias of the attention output"},
+                 {HP_MLP_BIAS, "MLP biases"},
+                 {HP_QK_NORM, "norms of q and k"},
+                 {HP_FUSED_QKV, "q, k and v in one tensor"},
                  {HP_FUSED_GATE_UP, "gate and up in one tensor"}};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         bool served = (m->hp.flags & names[i].flag) == 0;
@@ -66,8 +69,8 @@ static int weight_slice(const struct model *m, const struct bind *b, struct weig
     uint32_t rows = hparams_dim(&m->hp, b->rows), cols = hparams_dim(&m->hp, b->cols);
     uint32_t whole = b->of != DIM_0 ? hparams_dim(&m->hp, b->of) : rows, first = hparams_dim(&m->hp, b->first);
     if (src->rows != whole || src->cols != cols) {
-        return err_set(err, ERR_FORMAT, "tensor '%s': expected shape [%u, %u], file has [%u, %u]", src->name, whole, cols, src->rows,
-                       src->cols);
+        return err_set(err, ERR_FORMAT, "tensor '%s': expected shape [%u, %u], file has [%u, %u]", src->name, whole, cols,
+                       src->rows, src->cols);
     }
     src->rows = rows;
     src->data = (const unsigned char *)src->data + (size_t)first * src->row_bytes;
@@ -200,8 +203,8 @@ static int bind_rope(struct model *m, const float *divisors, struct err *err)
 {
     for (uint32_t s = 0; s < m->hp.rope_sets; s++) {
         float *host = vec_take(m, m->hp.rope[s].rot / 2, &m->inv_freq[s]);
-        int rc = rope_frequencies(&m->hp.rope[s], m->hp.context_train, m->context, s == 0 ? divisors : NULL, host, &m->rope_mscale[s],
-                                  err);
+        int rc = rope_frequencies(&m->hp.rope[s], m->hp.context_train, m->context, s == 0 ? divisors : NULL, host,
+                                  &m->rope_mscale[s], err);
         if (rc != 0) {
             return rc;
         }

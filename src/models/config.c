@@ -1,7 +1,7 @@
 /* models/config.c - config.json -> hparams.
  *
- * Every key is known: one that is read, or one on the list of those that change no arithmetic of a forward.  Another key is an error
- * that names it, unless its value is null or false. */
+ * Every key is known: one that is read, or one on the list of those that change no arithmetic of a forward.  Another key is an
+ * error that names it, unless its value is null or false. */
 #include "models/arch.h"
 
 #include "base/log.h"
@@ -14,15 +14,16 @@ static const char *const keys_common[] = {
 
 /* change nothing a forward computes (training, generation, bookkeeping); quantization is the file format's matter */
 static const char *const keys_harmless[] = {
-    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "_from_model_config",
-    "architectures", "attention_dropout", "attn_pdrop", "auto_map", "bad_words_ids", "begin_suppress_tokens", "bos_token_id",
-    "boi_token_index", "cache_implementation", "custom_pipelines", "do_sample", "dtype", "embd_pdrop", "eoi_token_index",
-    "eos_token_id", "finetuning_task", "hidden_dropout", "id2label", "image_token_index", "initializer_range", "is_llama_config",
-    "label2id", "max_length", "mm_tokens_per_image", "num_return_sequences", "output_attentions", "output_hidden_states",
-    "pad_token_id", "pretraining_tp", "problem_type", "quantization", "quantization_config", "resid_pdrop", "return_dict",
-    "router_jitter_noise", "sep_token_id", "task_specific_params", "temperature", "text_config", "tokenizer_class", "top_k", "top_p",
-    "torch_dtype", "transformers.js_config", "transformers_version", "unk_token_id", "unsloth_fixed", "unsloth_version",
-    "use_cache", "vision_config", "chunk_size_feed_forward", "decoder_start_token_id", NULL};
+    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_from_model_config", "_name_or_path",
+    "architectures", "attention_dropout", "attn_pdrop", "auto_map", "bad_words_ids", "begin_suppress_tokens", "boi_token_index",
+    "bos_token_id", "cache_implementation", "chunk_size_feed_forward", "custom_pipelines", "decoder_start_token_id",
+    "do_sample", "dtype", "embd_pdrop", "eoi_token_index", "eos_token_id", "finetuning_task", "hidden_dropout", "id2label",
+    "image_token_index", "initializer_range", "is_llama_config", "label2id", "max_length", "mm_tokens_per_image",
+    "num_return_sequences", "output_attentions", "output_hidden_states", "pad_token_id", "pretraining_tp", "problem_type",
+    "quantization", "quantization_config", "resid_pdrop", "return_dict", "router_jitter_noise", "sep_token_id",
+    "task_specific_params", "temperature", "text_config", "tokenizer_class", "top_k", "top_p", "torch_dtype",
+    "transformers.js_config", "transformers_version", "unk_token_id", "unsloth_fixed", "unsloth_version", "use_cache",
+    "vision_config", NULL};
 
 static bool listed(const char *const *list, struct str key)
 {

@@ -1,5 +1,5 @@
-/* models/decoder.c - one pre-norm transformer layer, with what its members differ in taken from hparams: biases, norms of q and k,
- * norms after each block, scales, soft cap, sliding window, two ropes.
+/* models/decoder.c - one pre-norm transformer layer, with what its members differ in taken from hparams: biases, norms of q and
+ * k, norms after each block, scales, soft cap, sliding window, two ropes.
  *
  *   x += scale * [post] Wo attention(rope [norm] Wq n(x), rope [norm] Wk n(x), Wv n(x))        n: RMS norm
  *   x += scale * [post] Wdown (act(Wgate n(x)) * Wup n(x)) */
@@ -44,10 +44,20 @@ static int attention_block(struct model *m, uint32_t layer, struct err *err)
     if (rc != 0) {
         return rc;
     }
-    struct op_attn_prepare prepare = {
-        .q = q, .k = k, .v = v, .n_heads = hp->heads, .head_dim = hp->head_dim, .q_norm = l->v[V_Q_NORM], .k_norm = l->v[V_K_NORM],
-        .eps = hp->eps, .table = rows_of(m, m->step.rope[hp->rope_sets > 1 && hp->sliding[layer]]), .pairing = hp->pairing,
-        .layer = kv, .spans = m->step.spans, .span_count = m->step.span_count, .tables = tables};
+    struct op_attn_prepare prepare = {.q = q,
+                                      .k = k,
+                                      .v = v,
+                                      .n_heads = hp->heads,
+                                      .head_dim = hp->head_dim,
+                                      .q_norm = l->v[V_Q_NORM],
+                                      .k_norm = l->v[V_K_NORM],
+                                      .eps = hp->eps,
+                                      .table = rows_of(m, m->step.rope[hp->rope_sets > 1 && hp->sliding[layer]]),
+                                      .pairing = hp->pairing,
+                                      .layer = kv,
+                                      .spans = m->step.spans,
+                                      .span_count = m->step.span_count,
+                                      .tables = tables};
     rc = op_attn_prepare(m->device, &prepare, err);
     if (rc != 0) {
         return rc;

@@ -4,69 +4,72 @@
 
 #include "models/arch.h"
 
-#define BIND_MATRIX(slot_, gguf_, hf_, rows_, cols_, split_, ...) \
-    {.kind = BIND_LAYER_WEIGHT, .slot = slot_, .gguf = "blk.%u." gguf_, .hf = "model.layers.%u." hf_, .rows = rows_, .cols = cols_, \
-     .split = split_, __VA_ARGS__}
+#define BIND_MATRIX(slot_, gguf_, hf_, rows_, cols_, split_, ...)                                                                \
+    {                                                                                                                            \
+        .kind = BIND_LAYER_WEIGHT, .slot = slot_, .gguf = "blk.%u." gguf_, .hf = "model.layers.%u." hf_, .rows = rows_,          \
+        .cols = cols_, .split = split_, __VA_ARGS__                                                                              \
+    }
 #define BIND_VECTOR(slot_, gguf_, hf_, rows_, ...) \
     {.kind = BIND_LAYER_VEC, .slot = slot_, .gguf = "blk.%u." gguf_, .hf = "model.layers.%u." hf_, .rows = rows_, .cols = DIM_1, \
      __VA_ARGS__}
 
 /* embedding, head, final norm; what old files carry and nobody needs */
-#define BINDS_ENDS                                                                                                                \
-    {.kind = BIND_WEIGHT, .slot = W_EMBED, .gguf = "token_embd", .hf = "model.embed_tokens", .rows = DIM_VOCAB,                   \
-     .cols = DIM_HIDDEN, .split = SPLIT_ROWS},                                                                                    \
-    {.kind = BIND_WEIGHT, .slot = W_HEAD, .gguf = "output", .hf = "lm_head", .rows = DIM_VOCAB, .cols = DIM_HIDDEN,               \
-     .unless = HP_TIED, .split = SPLIT_ROWS},                                                                                     \
-    {.kind = BIND_VEC, .slot = V_FINAL_NORM, .gguf = "output_norm.weight", .hf = "model.norm.weight", .rows = DIM_HIDDEN,         \
-     .cols = DIM_1, .norm = true},                                                                                                \
-    {.kind = BIND_VEC, .slot = V_ROPE_FREQS, .gguf = "rope_freqs.weight", .rows = DIM_ROT_HALF, .cols = DIM_1,                    \
-     .when = HP_ROPE_FREQS},                                                                                                      \
+#define BINDS_ENDS                                                                                                               \
+    {.kind = BIND_WEIGHT, .slot = W_EMBED, .gguf = "token_embd", .hf = "model.embed_tokens", .rows = DIM_VOCAB,                  \
+     .cols = DIM_HIDDEN, .split = SPLIT_ROWS},                                                                                   \
+    {.kind = BIND_WEIGHT, .slot = W_HEAD, .gguf = "output", .hf = "lm_head", .rows = DIM_VOCAB, .cols = DIM_HIDDEN,              \
+     .unless = HP_TIED, .split = SPLIT_ROWS},                                                                                    \
+    {.kind = BIND_VEC, .slot = V_FINAL_NORM, .gguf = "output_norm.weight", .hf = "model.norm.weight", .rows = DIM_HIDDEN,        \
+     .cols = DIM_1, .norm = true},                                                                                               \
+    {.kind = BIND_VEC, .slot = V_ROPE_FREQS, .gguf = "rope_freqs.weight", .rows = DIM_ROT_HALF, .cols = DIM_1,                   \
+     .when = HP_ROPE_FREQS},                                                                                                     \
     {.kind = BIND_IGNORED, .hf = "rotary_emb.inv_freq"}
 
-#define BINDS_QKV                                                                                                                 \
-    BIND_MATRIX(W_Q, "attn_q", "self_attn.q_proj", DIM_Q, DIM_HIDDEN, SPLIT_HEADS, .unless = HP_FUSED_QKV),                       \
-    BIND_MATRIX(W_K, "attn_k", "self_attn.k_proj", DIM_KV, DIM_HIDDEN, SPLIT_HEADS, .unless = HP_FUSED_QKV),                      \
+#define BINDS_QKV                                                                                                                \
+    BIND_MATRIX(W_Q, "attn_q", "self_attn.q_proj", DIM_Q, DIM_HIDDEN, SPLIT_HEADS, .unless = HP_FUSED_QKV),                      \
+    BIND_MATRIX(W_K, "attn_k", "self_attn.k_proj", DIM_KV, DIM_HIDDEN, SPLIT_HEADS, .unless = HP_FUSED_QKV),                     \
     BIND_MATRIX(W_V, "attn_v", "self_attn.v_proj", DIM_KV, DIM_HIDDEN, SPLIT_HEADS, .unless = HP_FUSED_QKV)
 
-#define BINDS_QKV_FUSED                                                                                                           \
-    BIND_MATRIX(W_Q, "attn_qkv", "self_attn.qkv_proj", DIM_Q, DIM_HIDDEN, SPLIT_HEADS, .of = DIM_QKV, .when = HP_FUSED_QKV),      \
-    BIND_MATRIX(W_K, "attn_qkv", "self_attn.qkv_proj", DIM_KV, DIM_HIDDEN, SPLIT_HEADS, .first = DIM_Q, .of = DIM_QKV,            \
-                .when = HP_FUSED_QKV),                                                                                            \
-    BIND_MATRIX(W_V, "attn_qkv", "self_attn.qkv_proj", DIM_KV, DIM_HIDDEN, SPLIT_HEADS, .first = DIM_Q_KV, .of = DIM_QKV,         \
+#define BINDS_QKV_FUSED                                                                                                          \
+    BIND_MATRIX(W_Q, "attn_qkv", "self_attn.qkv_proj", DIM_Q, DIM_HIDDEN, SPLIT_HEADS, .of = DIM_QKV, .when = HP_FUSED_QKV),     \
+    BIND_MATRIX(W_K, "attn_qkv", "self_attn.qkv_proj", DIM_KV, DIM_HIDDEN, SPLIT_HEADS, .first = DIM_Q, .of = DIM_QKV,           \
+                .when = HP_FUSED_QKV),                                                                                           \
+    BIND_MATRIX(W_V, "attn_qkv", "self_attn.qkv_proj", DIM_KV, DIM_HIDDEN, SPLIT_HEADS, .first = DIM_Q_KV, .of = DIM_QKV,        \
                 .when = HP_FUSED_QKV)
 
-#define BINDS_QKV_BIAS                                                                                                            \
-    BIND_VECTOR(V_Q_BIAS, "attn_q.bias", "self_attn.q_proj.bias", DIM_Q, .when = HP_QKV_BIAS),                                    \
-    BIND_VECTOR(V_K_BIAS, "attn_k.bias", "self_attn.k_proj.bias", DIM_KV, .when = HP_QKV_BIAS),                                   \
+#define BINDS_QKV_BIAS                                                                                                           \
+    BIND_VECTOR(V_Q_BIAS, "attn_q.bias", "self_attn.q_proj.bias", DIM_Q, .when = HP_QKV_BIAS),                                   \
+    BIND_VECTOR(V_K_BIAS, "attn_k.bias", "self_attn.k_proj.bias", DIM_KV, .when = HP_QKV_BIAS),                                  \
     BIND_VECTOR(V_V_BIAS, "attn_v.bias", "self_attn.v_proj.bias", DIM_KV, .when = HP_QKV_BIAS)
 
 #define BINDS_O_BIAS BIND_VECTOR(V_O_BIAS, "attn_output.bias", "self_attn.o_proj.bias", DIM_HIDDEN, .when = HP_O_BIAS)
 
-#define BINDS_MLP                                                                                                                 \
-    BIND_MATRIX(W_GATE, "ffn_gate", "mlp.gate_proj", DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, .unless = HP_FUSED_GATE_UP),                \
-    BIND_MATRIX(W_UP, "ffn_up", "mlp.up_proj", DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, .unless = HP_FUSED_GATE_UP),                      \
+#define BINDS_MLP                                                                                                                \
+    BIND_MATRIX(W_GATE, "ffn_gate", "mlp.gate_proj", DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, .unless = HP_FUSED_GATE_UP),               \
+    BIND_MATRIX(W_UP, "ffn_up", "mlp.up_proj", DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, .unless = HP_FUSED_GATE_UP),                     \
     BIND_MATRIX(W_DOWN, "ffn_down", "mlp.down_proj", DIM_HIDDEN, DIM_FFN, SPLIT_COLS)
 
-#define BINDS_MLP_FUSED                                                                                                           \
-    BIND_MATRIX(W_GATE, "ffn_up", "mlp.gate_up_proj", DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, .of = DIM_2_FFN, .when = HP_FUSED_GATE_UP), \
-    BIND_MATRIX(W_UP, "ffn_up", "mlp.gate_up_proj", DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, .first = DIM_FFN, .of = DIM_2_FFN,           \
-                .when = HP_FUSED_GATE_UP),                                                                                        \
-    BIND_MATRIX(W_DOWN, "ffn_down", "mlp.down_proj", DIM_HIDDEN, DIM_FFN, SPLIT_COLS)
+#define BINDS_MLP_FUSED                                                                                                          \
+    BIND_MATRIX(W_GATE, "ffn_up", "mlp.gate_up_proj", DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, .of = DIM_2_FFN,                          \
+                .when = HP_FUSED_GATE_UP),                                                                                       \
+        BIND_MATRIX(W_UP, "ffn_up", "mlp.gate_up_proj", DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, .first = DIM_FFN, .of = DIM_2_FFN,      \
+                    .when = HP_FUSED_GATE_UP),                                                                                   \
+        BIND_MATRIX(W_DOWN, "ffn_down", "mlp.down_proj", DIM_HIDDEN, DIM_FFN, SPLIT_COLS)
 
-#define BINDS_MLP_BIAS                                                                                                            \
-    BIND_VECTOR(V_GATE_BIAS, "ffn_gate.bias", "mlp.gate_proj.bias", DIM_FFN, .when = HP_MLP_BIAS),                                \
-    BIND_VECTOR(V_UP_BIAS, "ffn_up.bias", "mlp.up_proj.bias", DIM_FFN, .when = HP_MLP_BIAS),                                      \
+#define BINDS_MLP_BIAS                                                                                                           \
+    BIND_VECTOR(V_GATE_BIAS, "ffn_gate.bias", "mlp.gate_proj.bias", DIM_FFN, .when = HP_MLP_BIAS),                               \
+    BIND_VECTOR(V_UP_BIAS, "ffn_up.bias", "mlp.up_proj.bias", DIM_FFN, .when = HP_MLP_BIAS),                                     \
     BIND_VECTOR(V_DOWN_BIAS, "ffn_down.bias", "mlp.down_proj.bias", DIM_HIDDEN, .when = HP_MLP_BIAS)
 
 #define BINDS_O BIND_MATRIX(W_O, "attn_output", "self_attn.o_proj", DIM_HIDDEN, DIM_Q, SPLIT_COLS)
 
-#define BINDS_QK_NORM                                                                                                             \
-    BIND_VECTOR(V_Q_NORM, "attn_q_norm.weight", "self_attn.q_norm.weight", DIM_HEAD, .when = HP_QK_NORM, .norm = true),           \
+#define BINDS_QK_NORM                                                                                                            \
+    BIND_VECTOR(V_Q_NORM, "attn_q_norm.weight", "self_attn.q_norm.weight", DIM_HEAD, .when = HP_QK_NORM, .norm = true),          \
     BIND_VECTOR(V_K_NORM, "attn_k_norm.weight", "self_attn.k_norm.weight", DIM_HEAD, .when = HP_QK_NORM, .norm = true)
 
 /* pre-norms of a layer without post-norms */
-#define BINDS_PRE_NORMS                                                                                                           \
-    BIND_VECTOR(V_ATTN_NORM, "attn_norm.weight", "input_layernorm.weight", DIM_HIDDEN, .norm = true),                             \
+#define BINDS_PRE_NORMS                                                                                                          \
+    BIND_VECTOR(V_ATTN_NORM, "attn_norm.weight", "input_layernorm.weight", DIM_HIDDEN, .norm = true),                            \
     BIND_VECTOR(V_FFN_NORM, "ffn_norm.weight", "post_attention_layernorm.weight", DIM_HIDDEN, .norm = true)
 
 #endif

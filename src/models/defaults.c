@@ -64,7 +64,8 @@ static bool defaults_gguf(const struct model *m, struct sample_params *out)
             named = true;
         }
     }
-    if (gguf_value_find(m->gguf, "general.sampling.top_k") != NULL && gguf_get_i64(m->gguf, "general.sampling.top_k", &k, NULL) == 0) {
+    if (gguf_value_find(m->gguf, "general.sampling.top_k") != NULL &&
+        gguf_get_i64(m->gguf, "general.sampling.top_k", &k, NULL) == 0) {
         out->top_k = k > 0 && k <= UINT32_MAX ? (uint32_t)k : 0;
         named = true;
     }
@@ -120,7 +121,8 @@ static void eos_hf(struct model *m)
 /* GGUF names one id, or two; chat formats end turns with others, known by their text among the control tokens. */
 static void eos_gguf(struct model *m)
 {
-    static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
+    static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id"};
     static const char *const texts[] = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|eom_id|>", "<|endoftext|>",
                                         "<|end_of_text|>", "<|return|>", "<|call|>", "<EOT>"};
     enum { TOKEN_CONTROL = 3, TOKEN_USER = 4 };
@@ -132,7 +134,8 @@ static void eos_gguf(struct model *m)
     }
     const struct gguf_value *tokens = gguf_value_find(m->gguf, "tokenizer.ggml.tokens");
     const struct gguf_value *types = gguf_value_find(m->gguf, "tokenizer.ggml.token_type");
-    if (tokens == NULL || types == NULL || tokens->type != GGUF_ARRAY || tokens->item_type != GGUF_STRING || types->type != GGUF_ARRAY) {
+    if (tokens == NULL || types == NULL || tokens->type != GGUF_ARRAY || tokens->item_type != GGUF_STRING ||
+        types->type != GGUF_ARRAY) {
         return;
     }
     struct str text = {0};

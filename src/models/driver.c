@@ -252,7 +252,8 @@ static int step_upload(struct model *m, struct err *err)
 static int step_inputs(struct model *m, struct err *err)
 {
     struct step *s = &m->step;
-    struct op_embed embed = {.w = m->weights[W_EMBED], .ids = s->ids, .y = tensor_rows(s->x, 0, s->rows), .scale = m->hp.embed_scale};
+    struct op_embed embed = {
+        .w = m->weights[W_EMBED], .ids = s->ids, .y = tensor_rows(s->x, 0, s->rows), .scale = m->hp.embed_scale};
     int rc = op_embed(m->device, &embed, err);
     for (uint32_t r = 0; r < m->hp.rope_sets && rc == 0; r++) {
         struct op_rope_table rope = {.pos = s->positions, .inv_freq = m->inv_freq[r], .n = m->hp.rope[r].rot / 2,

@@ -149,8 +149,8 @@ static const char *const model_types[] = {"gemma3_text", "gemma3", NULL};
 static const char *const config_keys[] = {
     "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "sliding_window", "use_bidirectional_attention",
     "_sliding_window_pattern", "sliding_window_pattern", "layer_types", "rope_local_base_freq", "hidden_activation", NULL};
-static const char *const metadata_keys[] = {"attention.sliding_window", "attention.sliding_window_pattern", "final_logit_softcapping",
-                                            "rope.freq_base_swa", NULL};
+static const char *const metadata_keys[] = {"attention.sliding_window", "attention.sliding_window_pattern",
+                                            "final_logit_softcapping", "rope.freq_base_swa", NULL};
 
 const struct arch arch_gemma3 = {
     .name = "gemma3", .gguf = "gemma3", .model_types = model_types, .config_keys = config_keys, .metadata_keys = metadata_keys,

@@ -102,7 +102,8 @@ static int refuse_variants(const struct metadata_reader *md, uint32_t value_leng
     bool causal = true;
     int rc = metadata_u32(md, "expert_count", &experts, err);
     if (rc == 0 && experts != 0) {
-        return err_set(err, ERR_UNSUPPORTED, "%s.expert_count is %u: mixtures of experts are not supported here", md->arch, experts);
+        return err_set(err, ERR_UNSUPPORTED, "%s.expert_count is %u: mixtures of experts are not supported here", md->arch,
+                       experts);
     }
     metadata_key(key, md, "attention.causal");
     if (rc == 0) {
@@ -188,8 +189,8 @@ static int yarn_read(struct rope_params *p, const struct metadata_reader *md, do
         rc = metadata_f64(md, "rope.scaling.yarn_ext_factor", &ext, err);
     }
     if (rc == 0 && (ext != 1.0 || rest != 1.0)) {
-        return err_set(err, ERR_UNSUPPORTED, "%s.rope.scaling: yarn_ext_factor %g, attn_factor %g: expected 1 and 1", md->arch, ext,
-                       rest);
+        return err_set(err, ERR_UNSUPPORTED, "%s.rope.scaling: yarn_ext_factor %g, attn_factor %g: expected 1 and 1", md->arch,
+                       ext, rest);
     }
     p->mscale = p->mscale_all != 0.0 ? 1.0 : 0.0;
     return rc;
@@ -288,7 +289,8 @@ int hparams_check(const struct hparams *hp, struct err *err)
         }
     }
     if (!(hp->attn_softcap >= 0.0f) || !(hp->final_softcap >= 0.0f)) {
-        return err_set(err, ERR_FORMAT, "soft caps %g and %g: expected 0 or more", (double)hp->attn_softcap, (double)hp->final_softcap);
+        return err_set(err, ERR_FORMAT, "soft caps %g and %g: expected 0 or more", (double)hp->attn_softcap,
+                       (double)hp->final_softcap);
     }
     return 0;
 }

@@ -1,8 +1,9 @@
 /* models/model.h - an opened model: architecture, weights on a device, and one forward over spans.
  *
- * Owns:       the files' mappings until weights are prepared, then the prepared weights.  Immutable after model_open, except the driver's
- *             step buffers, which the engine thread uses.
- * Invariants: 1. Every tensor of the file is bound once or named as ignored on purpose; a missing, misshaped or unknown one is an error.
+ * Owns:       the files' mappings until weights are prepared, then the prepared weights.  Immutable after model_open, except
+ *             the driver's step buffers, which the engine thread uses.
+ * Invariants: 1. Every tensor of the file is bound once or named as ignored on purpose; a missing, misshaped or unknown one is
+ *             an error.
  *             2. A config field that changes the arithmetic and is not known is refused by name.
  *             3. forward's rows depend only on ids, positions and state, never on what else is in the step.
  * Does not:   schedule, sample by itself, or know sockets.  Never includes a backend. */
@@ -77,13 +78,14 @@ struct span {
     float *logits;             /* [out rows][vocab] host memory for raw logits, or NULL */
 };
 
-/* Enqueue the whole step (rows <= rows_max); one step is in flight at a time.  Spans and what they name stay valid until its event.  Results land in `results` (one per out row, in span order) when the event is done. */
+/* Enqueue the whole step (rows <= rows_max); one step is in flight at a time.  Spans and what they name stay valid until its
+ * event.  Results land in `results` (one per out row, in span order) when the event is done. */
 int model_forward(struct model *m, struct kv *kv, const struct span *spans, uint32_t span_count, struct sample_result *results,
                   uint64_t *event, struct err *err);
 int model_wait(struct model *m, uint64_t event, struct err *err);
 
-/* The default sampling: what the model's own files name, else temperature 0 (safetensors) or 0.8 with top_p 0.95 (GGUF).  `out` is
- * always filled; false when the files name nothing. */
+/* The default sampling: what the model's own files name, else temperature 0 (safetensors) or 0.8 with top_p 0.95 (GGUF).  `out`
+ * is always filled; false when the files name nothing. */
 bool model_default_sampling(const struct model *m, struct sample_params *out);
 const uint32_t *model_eos_ids(const struct model *m, uint32_t *count); /* from generation_config / config; may be 0 */
 

@@ -133,7 +133,8 @@ static int kv_layers_make(struct model *m, struct err *err)
             .policy = slides ? KV_WINDOW : KV_FULL, .window = slides ? hp->window : 0, .n_kv_heads = hp->kv_heads,
             .d_k = hp->head_dim, .d_v = hp->head_dim, .k_format = m->opt.k_format, .v_format = m->opt.v_format};
     }
-    if (!device_backend(m->device)->kv_format_supported(m->device, m->opt.k_format, m->opt.v_format, hp->head_dim, hp->head_dim)) {
+    if (!device_backend(m->device)->kv_format_supported(m->device, m->opt.k_format, m->opt.v_format, hp->head_dim,
+                                                        hp->head_dim)) {
         return err_set(err, ERR_UNSUPPORTED, "KV format %s:%s with head dim %u is not supported by this device",
                        kv_format_name(m->opt.k_format), kv_format_name(m->opt.v_format), hp->head_dim);
     }

@@ -1,5 +1,5 @@
-/* models/rope.c - inverse frequencies and the factor of cos and sin, as transformers computes them in f32 (exponent, power, reciprocal
- * and every later step rounded to f32); the power itself through our own f64 function. */
+/* models/rope.c - inverse frequencies and the factor of cos and sin, as transformers computes them in f32 (exponent, power,
+ * reciprocal and every later step rounded to f32); the power itself through our own f64 function. */
 #include "models/arch.h"
 
 #include "base/math.h"
@@ -101,8 +101,8 @@ static int check(const struct rope_params *p, struct err *err)
     return 0;
 }
 
-int rope_frequencies(const struct rope_params *params, uint32_t context_train, uint32_t context, const float *divisors, float *inv,
-                     float *mscale, struct err *err)
+int rope_frequencies(const struct rope_params *params, uint32_t context_train, uint32_t context, const float *divisors,
+                     float *inv, float *mscale, struct err *err)
 {
     struct rope_params copy = *params;
     struct rope_params *p = &copy;

@@ -129,8 +129,8 @@ int source_vec(struct source *s, const char *name, uint32_t count, float *out, e
         data = t->data, n = t->shape[0], n_dims = t->n_dims, type = t->type;
     }
     if (n_dims != 1 || n != count) {
-        return err_set(err, ERR_FORMAT, "tensor '%s': expected shape [%u], file has %u dimensions and [%llu]", text, count, n_dims,
-                       (unsigned long long)n);
+        return err_set(err, ERR_FORMAT, "tensor '%s': expected shape [%u], file has %u dimensions and [%llu]", text, count,
+                       n_dims, (unsigned long long)n);
     }
     if (type != DTYPE_F32 && type != DTYPE_F16 && type != DTYPE_BF16) {
         return err_set(err, ERR_UNSUPPORTED, "tensor '%s': expected type F32, F16 or BF16, file has %s", text, dtype_name(type));

@@ -1,4 +1,5 @@
-/* tests/law/synthetic_gguf.h - a small llama in GGUF with matrices of random blocks of one type: rows of 256, 512 and 768 columns. */
+/* tests/law/synthetic_gguf.h - a small llama in GGUF with matrices of random blocks of one type: rows of 256, 512 and 768
+ * columns. */
 #ifndef RH_TESTS_SYNTHETIC_GGUF_H
 #define RH_TESTS_SYNTHETIC_GGUF_H
 
@@ -7,7 +8,16 @@
 #include "format/gguf.h"
 #include "ops/random_weight.h"
 
-enum { SYN_LAYERS = 2, SYN_HIDDEN = 256, SYN_HEADS = 8, SYN_KV_HEADS = 2, SYN_HEAD = 64, SYN_FFN = 768, SYN_VOCAB = 320, SYN_ALIGN = 32 };
+enum {
+    SYN_LAYERS = 2,
+    SYN_HIDDEN = 256,
+    SYN_HEADS = 8,
+    SYN_KV_HEADS = 2,
+    SYN_HEAD = 64,
+    SYN_FFN = 768,
+    SYN_VOCAB = 320,
+    SYN_ALIGN = 32
+};
 
 struct syn {
     struct buf head, data;
@@ -81,9 +91,14 @@ static inline void syn_layer(struct syn *s, enum dtype t, uint32_t layer)
     static const struct {
         const char *name;
         uint32_t rows, cols;
-    } parts[] = {{"attn_norm", 0, SYN_HIDDEN}, {"attn_q", SYN_HEADS * SYN_HEAD, SYN_HIDDEN}, {"attn_k", SYN_KV_HEADS * SYN_HEAD, SYN_HIDDEN},
-                 {"attn_v", SYN_KV_HEADS * SYN_HEAD, SYN_HIDDEN}, {"attn_output", SYN_HIDDEN, SYN_HEADS * SYN_HEAD},
-                 {"ffn_norm", 0, SYN_HIDDEN}, {"ffn_gate", SYN_FFN, SYN_HIDDEN}, {"ffn_up", SYN_FFN, SYN_HIDDEN},
+    } parts[] = {{"attn_norm", 0, SYN_HIDDEN},
+                 {"attn_q", SYN_HEADS * SYN_HEAD, SYN_HIDDEN},
+                 {"attn_k", SYN_KV_HEADS * SYN_HEAD, SYN_HIDDEN},
+                 {"attn_v", SYN_KV_HEADS * SYN_HEAD, SYN_HIDDEN},
+                 {"attn_output", SYN_HIDDEN, SYN_HEADS * SYN_HEAD},
+                 {"ffn_norm", 0, SYN_HIDDEN},
+                 {"ffn_gate", SYN_FFN, SYN_HIDDEN},
+                 {"ffn_up", SYN_FFN, SYN_HIDDEN},
                  {"ffn_down", SYN_HIDDEN, SYN_FFN}};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         char name[64];

@@ -1,5 +1,5 @@
-/* kv: random extend, commit, rewind, fork and free against a plain model, with kv_check after each.  Every stored position holds a
- * value that is a hash of the ids up to it, so a wrong page, a missed copy or a stale pointer is a wrong value. */
+/* kv: random extend, commit, rewind, fork and free against a plain model, with kv_check after each.  Every stored position
+ * holds a value that is a hash of the ids up to it, so a wrong page, a missed copy or a stale pointer is a wrong value. */
 #include "base/hash.h"
 #include "base/mem.h"
 #include "kv/kv.h"
@@ -267,7 +267,8 @@ static void world_shape(struct world *w, int shape)
 {
     *w = (struct world){.slack = 5};
     if (shape == 0) { /* small pages, two policies */
-        struct kv_layer_spec l[] = {layer_full(2, 64, KV_F16), layer_window(2, 64, 16), layer_window(2, 64, 16), layer_full(1, 32, KV_Q8)};
+        struct kv_layer_spec l[] = {layer_full(2, 64, KV_F16), layer_window(2, 64, 16), layer_window(2, 64, 16),
+                                    layer_full(1, 32, KV_Q8)};
         memcpy(w->layers, l, sizeof l);
         w->layer_count = 4;
     } else if (shape == 1) { /* pages over several slabs */
@@ -422,7 +423,10 @@ static void test_open_faults(void **state)
             struct kv *kv = NULL;
             world_shape(&w, shape);
             w.d = (struct device){.head = {&fake}, .fail_after = -1};
-            struct kv_config cfg = {.device = &w.d, .layers = w.layers, .layer_count = w.layer_count, .budget_bytes = 40ull * KV_SLAB,
+            struct kv_config cfg = {.device = &w.d,
+                                    .layers = w.layers,
+                                    .layer_count = w.layer_count,
+                                    .budget_bytes = 40ull * KV_SLAB,
                                     .context_max = CONTEXT};
             mem_fault_set(n);
             int rc = kv_open(&cfg, &kv, &err);

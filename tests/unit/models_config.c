@@ -11,10 +11,11 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#define GEMMA                                                                                                                     \
-    "\"model_type\": \"gemma3_text\", \"query_pre_attn_scalar\": 48, \"final_logit_softcapping\": 12.0, \"sliding_window\": 16, "   \
-    "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\"], \"rope_parameters\": {"                   \
-    "\"full_attention\": {\"rope_type\": \"linear\", \"factor\": 8.0, \"rope_theta\": 1000000.0}, "                                \
+#define GEMMA                                                                                                                    \
+    "\"model_type\": \"gemma3_text\", \"query_pre_attn_scalar\": 48, \"final_logit_softcapping\": 12.0, \"sliding_window\": "    \
+    "16, "                                                                                                                       \
+    "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\"], \"rope_parameters\": {"                \
+    "\"full_attention\": {\"rope_type\": \"linear\", \"factor\": 8.0, \"rope_theta\": 1000000.0}, "                              \
     "\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}"
 
 static const struct {
@@ -22,15 +23,20 @@ static const struct {
     struct make_model m;
 } archs[] = {
     {"llama", {.config = "{\"model_type\": \"llama\", " MK_BASE "}"}},
-    {"llama_bias", {.config = "{\"model_type\": \"llama\", \"attention_bias\": true, \"mlp_bias\": true, " MK_BASE "}",
-                    .flags = MK_QKV_BIAS | MK_O_BIAS | MK_MLP_BIAS}},
+    {"llama_bias",
+     {.config = "{\"model_type\": \"llama\", \"attention_bias\": true, \"mlp_bias\": true, " MK_BASE "}",
+      .flags = MK_QKV_BIAS | MK_O_BIAS | MK_MLP_BIAS}},
     {"mistral", {.config = "{\"model_type\": \"mistral\", \"sliding_window\": 16, " MK_BASE "}"}},
-    {"qwen2", {.config = "{\"model_type\": \"qwen2\", \"use_sliding_window\": true, \"sliding_window\": 16, \"max_window_layers\": 1, " MK_BASE
-                         "}", .flags = MK_QKV_BIAS}},
+    {"qwen2",
+     {.config =
+          "{\"model_type\": \"qwen2\", \"use_sliding_window\": true, \"sliding_window\": 16, \"max_window_layers\": 1, " MK_BASE
+          "}",
+      .flags = MK_QKV_BIAS}},
     {"qwen3", {.config = "{\"model_type\": \"qwen3\", " MK_BASE "}", .flags = MK_QK_NORM}},
     {"phi3", {.config = "{\"model_type\": \"phi3\", \"partial_rotary_factor\": 0.75, " MK_BASE "}", .flags = MK_FUSED}},
-    {"granite", {.config = "{\"model_type\": \"granite\", \"embedding_multiplier\": 12.0, \"residual_multiplier\": 0.22, "
-                           "\"attention_multiplier\": 0.0156, \"logits_scaling\": 8.0, " MK_BASE "}"}},
+    {"granite",
+     {.config = "{\"model_type\": \"granite\", \"embedding_multiplier\": 12.0, \"residual_multiplier\": 0.22, "
+                "\"attention_multiplier\": 0.0156, \"logits_scaling\": 8.0, " MK_BASE "}"}},
     {"gemma3", {.config = "{" GEMMA ", " MK_BASE "}", .flags = MK_QK_NORM | MK_GEMMA}},
 };
 
@@ -127,7 +133,9 @@ static void test_refusals(void **state)
     } cases[] = {
         {"another architecture", {.config = "{\"model_type\": \"mixtral\", " MK_BASE "}"}, ERR_UNSUPPORTED, "mixtral"},
         {"an unknown field", LLAMA("\"clip_qkv\": 8.0, "), ERR_UNSUPPORTED, "clip_qkv"},
-        {"experts", {.config = "{\"model_type\": \"qwen3\", \"num_experts\": 8, " MK_BASE "}", .flags = MK_QK_NORM}, ERR_UNSUPPORTED,
+        {"experts",
+         {.config = "{\"model_type\": \"qwen3\", \"num_experts\": 8, " MK_BASE "}", .flags = MK_QK_NORM},
+         ERR_UNSUPPORTED,
          "num_experts"},
         {"an unknown activation", LLAMA("\"hidden_act\": \"relu2\", "), ERR_UNSUPPORTED, "relu2"},
         {"dynamic NTK", LLAMA("\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}, "), ERR_UNSUPPORTED, "dynamic"},
@@ -135,22 +143,38 @@ static void test_refusals(void **state)
         {"an unknown rope field", LLAMA("\"rope_parameters\": {\"rope_type\": \"default\", \"mrope_section\": [1, 2]}, "),
          ERR_UNSUPPORTED, "mrope_section"},
         {"a zero factor", LLAMA("\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0}, "), ERR_FORMAT, "factor"},
-        {"biases nobody has", {.config = "{\"model_type\": \"mistral\", \"attention_bias\": true, " MK_BASE "}"}, ERR_UNSUPPORTED,
+        {"biases nobody has",
+         {.config = "{\"model_type\": \"mistral\", \"attention_bias\": true, " MK_BASE "}"},
+         ERR_UNSUPPORTED,
          "bias"},
-        {"another layer type", {.config = "{\"model_type\": \"qwen3\", \"layer_types\": [\"full_attention\", \"linear_attention\", "
-                                          "\"full_attention\"], " MK_BASE "}", .flags = MK_QK_NORM}, ERR_UNSUPPORTED, "linear_attention"},
+        {"another layer type",
+         {.config = "{\"model_type\": \"qwen3\", \"layer_types\": [\"full_attention\", \"linear_attention\", "
+                    "\"full_attention\"], " MK_BASE "}",
+          .flags = MK_QK_NORM},
+         ERR_UNSUPPORTED,
+         "linear_attention"},
         {"a negative size", {.config = "{\"model_type\": \"llama\", \"hidden_size\": -64}"}, ERR_FORMAT, "hidden_size"},
         {"no sizes", {.config = "{\"model_type\": \"llama\"}"}, ERR_FORMAT, "layers"},
         {"too many layers", {.config = "{\"model_type\": \"llama\", \"num_hidden_layers\": 100000}"}, ERR_FORMAT, "layers"},
-        {"a missing tensor", {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .drop = "model.layers.1.mlp.up_proj.weight"},
-         ERR_FORMAT, "model.layers.1.mlp.up_proj.weight"},
-        {"a missing norm", {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .drop = "model.layers.2.input_layernorm.weight"},
-         ERR_FORMAT, "model.layers.2.input_layernorm.weight"},
-        {"a tensor too many", {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .extra = "model.layers.0.self_attn.sinks"},
-         ERR_UNSUPPORTED, "self_attn.sinks"},
-        {"a wrong shape", {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .reshape = "model.layers.0.self_attn.k_proj.weight"},
-         ERR_FORMAT, "expected shape [64, 64], file has [65, 64]"},
-        {"biases the config denies", {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .flags = MK_QKV_BIAS}, ERR_UNSUPPORTED,
+        {"a missing tensor",
+         {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .drop = "model.layers.1.mlp.up_proj.weight"},
+         ERR_FORMAT,
+         "model.layers.1.mlp.up_proj.weight"},
+        {"a missing norm",
+         {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .drop = "model.layers.2.input_layernorm.weight"},
+         ERR_FORMAT,
+         "model.layers.2.input_layernorm.weight"},
+        {"a tensor too many",
+         {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .extra = "model.layers.0.self_attn.sinks"},
+         ERR_UNSUPPORTED,
+         "self_attn.sinks"},
+        {"a wrong shape",
+         {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .reshape = "model.layers.0.self_attn.k_proj.weight"},
+         ERR_FORMAT,
+         "expected shape [64, 64], file has [65, 64]"},
+        {"biases the config denies",
+         {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .flags = MK_QKV_BIAS},
+         ERR_UNSUPPORTED,
          "q_proj.bias"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -165,8 +189,10 @@ static void test_harmless(void **state)
     static const struct make_model cases[] = {
         LLAMA("\"clip_qkv\": null, \"use_something\": false, \"torch_dtype\": \"bfloat16\", \"attention_dropout\": 0.1, "),
         {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .extra = "model.layers.0.self_attn.rotary_emb.inv_freq"},
-        {.config = "{\"model_type\": \"gemma3\", \"image_token_index\": 5, \"vision_config\": {}, \"text_config\": {" GEMMA ", " MK_BASE
-                   "}}", .flags = MK_QK_NORM | MK_GEMMA, .extra = "vision_tower.patch.bias"}};
+        {.config = "{\"model_type\": \"gemma3\", \"image_token_index\": 5, \"vision_config\": {}, \"text_config\": {" GEMMA
+                   ", " MK_BASE "}}",
+         .flags = MK_QK_NORM | MK_GEMMA,
+         .extra = "vision_tower.patch.bias"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct device *d = NULL;
         struct model *m = NULL;
@@ -244,7 +270,8 @@ static void test_span_checks(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_trace), cmocka_unit_test(test_refusals), cmocka_unit_test(test_harmless),
-                                       cmocka_unit_test(test_faults), cmocka_unit_test(test_span_checks)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_trace), cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_harmless), cmocka_unit_test(test_faults),
+                                       cmocka_unit_test(test_span_checks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* tests/unit/models_make.h - small Hugging Face directories for tests of the models room: a config, and the tensors transformers would
- * write for it, with small regular values. */
+/* tests/unit/models_make.h - small Hugging Face directories for tests of the models room: a config, and the tensors
+ * transformers would write for it, with small regular values. */
 #ifndef RH_TESTS_MODELS_MAKE_H
 #define RH_TESTS_MODELS_MAKE_H
 
@@ -25,9 +25,9 @@ struct make_model {
     const char *reshape; /* a tensor to write with one row too many */
 };
 
-#define MK_BASE                                                                                                                   \
-    "\"hidden_size\": 64, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 32, \"intermediate_size\": 96, "  \
-    "\"vocab_size\": 128, \"num_hidden_layers\": 3, \"max_position_embeddings\": 512, \"rms_norm_eps\": 1e-5, "                   \
+#define MK_BASE                                                                                                                  \
+    "\"hidden_size\": 64, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 32, \"intermediate_size\": 96, " \
+    "\"vocab_size\": 128, \"num_hidden_layers\": 3, \"max_position_embeddings\": 512, \"rms_norm_eps\": 1e-5, "                  \
     "\"tie_word_embeddings\": false"
 
 struct make_state {

@@ -1,4 +1,5 @@
-/* models: inverse frequencies and the factor of cos and sin, against what transformers computed for each model in tests/golden. */
+/* models: inverse frequencies and the factor of cos and sin, against what transformers computed for each model in tests/golden.
+ * */
 #include "backend_trace/backend_trace.h"
 #include "base/file.h"
 #include "models/arch.h"
