@@ -106,8 +106,8 @@ struct jnode {
     enum jkind kind;
     uint32_t line;
     uint16_t depth;         /* longest path below, this node included */
-    uint8_t op;             /* JN_BINARY: enum jtok; JN_COMPARE: none, see ops */
-    bool flag;              /* JN_FOR: uses loop; JN_BLOCK: scoped; JN_ITEM: argument is a slice */
+    uint8_t op;             /* JN_BINARY: enum jtok */
+    bool flag;              /* JN_BLOCK: scoped; JN_CONCAT: complete, a further ~ makes a new node */
     uint32_t id;            /* JN_NAME, JN_NSREF, JN_MACRO: number of the name */
     struct str name;        /* variable, attribute, filter, test, macro */
     int16_t entry;          /* JN_FILTER, JN_TEST: row of the table, -1 = unknown (raises when reached) */

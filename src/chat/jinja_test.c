@@ -22,7 +22,8 @@ enum test {
     T_ODD,
     T_EVEN,
     T_FILTER,
-    T_TEST, /* one value */
+    T_TEST,
+    /* from here on with an argument */
     T_DIVISIBLEBY,
     T_IN,
     T_SAMEAS,
@@ -31,7 +32,7 @@ enum test {
     T_GT,
     T_GE,
     T_LT,
-    T_LE, /* and an argument */
+    T_LE,
 };
 
 static const struct {

@@ -1,6 +1,7 @@
 /* Renders tests/data/chat_cases.json (written from Jinja2 by tests/fixtures/chat_fixtures.py) and compares byte for byte. */
 #include "base/file.h"
 #include "base/json.h"
+#include "base/mem.h"
 #include "chat/template.h"
 
 #include <setjmp.h>
@@ -77,8 +78,43 @@ static void test_cases(void **state)
     buf_free(&text);
 }
 
+/* Every memory request of every case fails once: the answer is ERR_NOMEM or, when it did not matter, the usual one. */
+static void test_faults(void **state)
+{
+    struct buf text = {0};
+    yyjson_doc *doc = cases_load(&text);
+    yyjson_val *root = yyjson_doc_get_root(doc), *c;
+    size_t i, n, runs = 0;
+    struct chat_render_input in = {
+        .messages = yyjson_obj_get(root, "messages"), .variables = yyjson_obj_get(root, "variables"), .steps_max = 20000};
+    (void)state;
+    yyjson_arr_foreach(yyjson_obj_get(root, "cases"), i, n, c) {
+        for (int64_t at = 0, requests = 1; at < requests; at++, runs++) {
+            struct err e = {0};
+            struct chat_template *t = NULL;
+            struct chat_rendered out = {0};
+            mem_fault_set(at);
+            int rc = chat_template_open(json_str(yyjson_obj_get(c, "template")), &t, &e);
+            if (!rc)
+                rc = chat_template_render(t, &in, &out, &e);
+            requests = mem_request_count();
+            mem_fault_set(-1);
+            if (rc != ERR_NOMEM && at < requests - 1)
+                fail_msg("%s: request %lld of %lld failing gives %d", yyjson_get_str(yyjson_obj_get(c, "name")), (long long)at,
+                         (long long)requests, rc);
+            if (rc == ERR_NOMEM)
+                requests = at + 2;
+            chat_rendered_free(&out);
+            chat_template_close(t);
+        }
+    }
+    print_message("%zu runs with a failing request\n", runs);
+    json_free(doc);
+    buf_free(&text);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cases)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cases), cmocka_unit_test(test_faults)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
