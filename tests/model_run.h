@@ -4,6 +4,7 @@
 
 #include "backend_cpu/backend_cpu.h"
 #include "backend_ref/backend_ref.h"
+#include "base/mem.h"
 #include "models/model.h"
 
 #include <stdbool.h>
@@ -73,9 +74,13 @@ static inline int run_span(struct run *r, struct kv_seq *seq, const uint32_t *id
     struct span sp = {
         .seq = seq, .position = kv_seq_covered(seq), .row_count = n, .ids = ids, .out_first = out_first, .logits = logits};
     uint64_t event = 0;
+    int64_t heap = mem_request_count();
     rc = model_forward(r->model, r->kv, &sp, 1, NULL, &event, err);
     if (rc == 0) {
         rc = model_wait(r->model, event, err);
+    }
+    if (rc == 0 && device_backend(r->device) == &backend_cpu && mem_request_count() != heap) {
+        rc = err_set(err, ERR_INTERNAL, "the step took %lld blocks of heap", (long long)(mem_request_count() - heap));
     }
     return rc != 0 ? rc : kv_commit(r->kv, seq, ids, n, err);
 }

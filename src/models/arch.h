@@ -13,62 +13,12 @@
 
 #include "format/gguf.h"
 #include "format/safetensors.h"
+#include "models/hparams.h"
 #include "models/model.h"
 
 #define ARCH_LIST(X) X(llama) X(mistral) X(qwen2) X(qwen3) X(phi3) X(granite) X(gemma3)
 
-enum { MODEL_LAYERS_MAX = 512, MODEL_ROPE_PAIRS_MAX = 512, MODEL_ROPE_SETS = 2, MODEL_NAME_MAX = 192 };
-
-/* ---- hyper-parameters ---- */
-
-enum rope_kind { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONGROPE };
-
-struct rope_params {
-    enum rope_kind kind;
-    double theta;
-    uint32_t rot;                 /* elements of a head that turn; even */
-    double factor;                /* linear, llama3, yarn; longrope: 0 = context_train / original */
-    double low_freq, high_freq;   /* llama3 */
-    uint32_t original;            /* context before scaling; 0 = context_train */
-    double beta_fast, beta_slow;  /* yarn */
-    double attention_factor;      /* 0 = by the rule of the kind */
-    double mscale, mscale_all;    /* yarn; 0 = absent */
-    bool truncate;                /* yarn: whole correction dimensions */
-    uint32_t factor_count;        /* longrope: entries of the two lists */
-    float factors_short[MODEL_ROPE_PAIRS_MAX], factors_long[MODEL_ROPE_PAIRS_MAX];
-};
-
-/* facts that decide which rows of a bind table hold */
-enum hparam_flag {
-    HP_TIED = 1 << 0,          /* no tensor of its own for the head */
-    HP_QKV_BIAS = 1 << 1,
-    HP_O_BIAS = 1 << 2,
-    HP_MLP_BIAS = 1 << 3,
-    HP_QK_NORM = 1 << 4,
-    HP_FUSED_QKV = 1 << 5,     /* q, k and v are rows of one tensor */
-    HP_FUSED_GATE_UP = 1 << 6,
-    HP_ROPE_FREQS = 1 << 7,    /* GGUF: a tensor of frequency divisors */
-    HP_ROPE_LONG = 1 << 8,     /* GGUF: long and short factors as tensors */
-    HP_POST_NORM = 1 << 9,     /* norms after attention and after the MLP */
-};
-
-struct hparams {
-    uint32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, context_train;
-    float eps;
-    enum act act;
-    uint32_t flags;            /* enum hparam_flag */
-    float embed_scale;         /* 1 = none */
-    float residual_scale;      /* of what a block adds to the stream */
-    float attn_scale;          /* of q k */
-    float logit_scale;         /* of the head's product */
-    float attn_softcap, final_softcap; /* 0 = none */
-    float norm_shift;          /* added to every norm weight as stored */
-    enum rope_pairing pairing;
-    struct rope_params rope[MODEL_ROPE_SETS]; /* 0: full-attention layers, 1: sliding layers */
-    uint32_t rope_sets;        /* 1: every layer uses set 0 */
-    uint32_t window;           /* 0 = no sliding layer */
-    uint8_t sliding[MODEL_LAYERS_MAX];
-};
+enum { MODEL_NAME_MAX = 192 };
 
 /* ---- bind tables ---- */
 
@@ -153,9 +103,6 @@ int metadata_read_common(struct hparams *hp, const struct metadata_reader *md, s
 int metadata_read_rope(struct hparams *hp, const struct metadata_reader *md, struct err *err);
 int metadata_check_keys(const struct metadata_reader *md, const struct arch *arch, struct err *err);
 
-/* Ranges and divisibility of everything read. */
-int hparams_check(const struct hparams *hp, struct err *err);
-
 /* ---- tensors of either file kind (source.c) ---- */
 
 struct source {
@@ -225,9 +172,6 @@ struct model {
     float rope_mscale[MODEL_ROPE_SETS];
     struct step step;
 };
-
-uint32_t model_q_cols(const struct hparams *hp);  /* heads * head_dim */
-uint32_t model_kv_cols(const struct hparams *hp);
 
 /* bind.c: walk the table; with plan_only sizes and shapes are checked and nothing is prepared. */
 int model_bind(struct model *m, bool plan_only, struct err *err);

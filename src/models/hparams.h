@@ -1,0 +1,64 @@
+/* models/hparams.h - inside the models room only: the hyper-parameters of an architecture, from config.json or GGUF metadata. */
+#ifndef RH_MODELS_HPARAMS_H
+#define RH_MODELS_HPARAMS_H
+
+#include "base/err.h"
+#include "tensor/tensor.h"
+
+enum { MODEL_LAYERS_MAX = 512, MODEL_ROPE_PAIRS_MAX = 512, MODEL_ROPE_SETS = 2 };
+
+enum rope_kind { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONGROPE };
+
+struct rope_params {
+    enum rope_kind kind;
+    double theta;
+    uint32_t rot;                 /* elements of a head that turn; even */
+    double factor;                /* linear, llama3, yarn; longrope: 0 = context_train / original */
+    double low_freq, high_freq;   /* llama3 */
+    uint32_t original;            /* context before scaling; 0 = context_train */
+    double beta_fast, beta_slow;  /* yarn */
+    double attention_factor;      /* 0 = by the rule of the kind */
+    double mscale, mscale_all;    /* yarn; 0 = absent */
+    bool truncate;                /* yarn: whole correction dimensions */
+    uint32_t factor_count;        /* longrope: entries of the two lists */
+    float factors_short[MODEL_ROPE_PAIRS_MAX], factors_long[MODEL_ROPE_PAIRS_MAX];
+};
+
+/* facts that decide which rows of a bind table hold */
+enum hparam_flag {
+    HP_TIED = 1 << 0,          /* no tensor of its own for the head */
+    HP_QKV_BIAS = 1 << 1,
+    HP_O_BIAS = 1 << 2,
+    HP_MLP_BIAS = 1 << 3,
+    HP_QK_NORM = 1 << 4,
+    HP_FUSED_QKV = 1 << 5,     /* q, k and v are rows of one tensor */
+    HP_FUSED_GATE_UP = 1 << 6,
+    HP_ROPE_FREQS = 1 << 7,    /* GGUF: a tensor of frequency divisors */
+    HP_ROPE_LONG = 1 << 8,     /* GGUF: long and short factors as tensors */
+    HP_POST_NORM = 1 << 9,     /* norms after attention and after the MLP */
+};
+
+struct hparams {
+    uint32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, context_train;
+    float eps;
+    enum act act;
+    uint32_t flags;            /* enum hparam_flag */
+    float embed_scale;         /* 1 = none */
+    float residual_scale;      /* of what a block adds to the stream */
+    float attn_scale;          /* of q k */
+    float logit_scale;         /* of the head's product */
+    float attn_softcap, final_softcap; /* 0 = none */
+    float norm_shift;          /* added to every norm weight as stored */
+    enum rope_pairing pairing;
+    struct rope_params rope[MODEL_ROPE_SETS]; /* 0: full-attention layers, 1: sliding layers */
+    uint32_t rope_sets;        /* 1: every layer uses set 0 */
+    uint32_t window;           /* 0 = no sliding layer */
+    uint8_t sliding[MODEL_LAYERS_MAX];
+};
+
+uint32_t model_q_cols(const struct hparams *hp); /* heads * head_dim */
+uint32_t model_kv_cols(const struct hparams *hp);
+/* Ranges and divisibility of everything read. */
+int hparams_check(const struct hparams *hp, struct err *err);
+
+#endif
