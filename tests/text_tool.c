@@ -3,9 +3,9 @@
  *     text_tool (--json TOKENIZER.JSON [CONFIG.JSON] | --gguf FILE) < requests > replies
  *
  * A request is one byte of mode, a little-endian u32 length and that many bytes; a reply is a u32 count and that many u32.
- * Modes: 'e' encode with special tokens and BOS/EOS, 'p' the same without BOS/EOS, 't' special tokens stay text, 'd' the bytes are
- * u32 ids: the reply counts bytes, padded to u32; 's' the same, decoded one id at a time; 'f' has no reply and flushes those before.  --time FILE encodes a file and prints
- * megabytes per second of processor time instead. */
+ * Modes: 'e' encode with special tokens and BOS/EOS, 'p' the same without BOS/EOS, 't' special tokens stay text, 'd' the bytes
+ * are u32 ids: the reply counts bytes, padded to u32; 's' the same, decoded one id at a time; 'f' has no reply and flushes those
+ * before.  --time FILE encodes a file and prints megabytes per second of processor time instead. */
 #include "base/file.h"
 #include "base/mem.h"
 #include "format/gguf.h"
@@ -122,8 +122,9 @@ int main(int argc, char **argv)
         return fail(&err);
     struct tokenizer_info info;
     tokenizer_info(t, &info);
-    fprintf(stderr, "%s %s: %u ids, %u merges, %u special, bos %d eos %d unk %d pad %d add %d %d eog", info.model, info.pretok, info.vocab_size,
-            info.merge_count, info.special_count, (int)info.bos, (int)info.eos, (int)info.unk, (int)info.pad, info.add_bos, info.add_eos);
+    fprintf(stderr, "%s %s: %u ids, %u merges, %u special, bos %d eos %d unk %d pad %d add %d %d eog", info.model, info.pretok,
+            info.vocab_size, info.merge_count, info.special_count, (int)info.bos, (int)info.eos, (int)info.unk, (int)info.pad,
+            info.add_bos, info.add_eos);
     for (uint32_t i = 0; i < info.eog_count; i++)
         fprintf(stderr, " %u", info.eog[i]);
     fprintf(stderr, "\n");

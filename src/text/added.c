@@ -40,8 +40,8 @@ static int set_build(const struct added *a, struct added_set *s, bool normalized
         if (!t->match.n)
             rc = err_set(err, ERR_FORMAT, "added token '%.*s' (id %u) is empty after normalisation", STR_ARG(t->content), t->id);
         else if (i && str_eq(t->match, item[i - 1].match))
-            rc = err_set(err, ERR_FORMAT, "added tokens %u and %u are the same text '%.*s'", a->token[item[i - 1].index].id, t->id,
-                         STR_ARG(t->match));
+            rc = err_set(err, ERR_FORMAT, "added tokens %u and %u are the same text '%.*s'", a->token[item[i - 1].index].id,
+                         t->id, STR_ARG(t->match));
         s->order[i] = item[i].index;
     }
     s->n = n;
@@ -98,7 +98,8 @@ static uint32_t lower(const struct added *a, const struct added_set *s, uint32_t
 }
 
 /* The longest token that starts at `at` and is shorter than `below`. */
-static const struct added_token *longest(const struct added *a, const struct added_set *s, struct str text, size_t at, size_t below)
+static const struct added_token *longest(const struct added *a, const struct added_set *s, struct str text, size_t at,
+                                         size_t below)
 {
     uint32_t b = (uint8_t)text.p[at], lo = s->first[b], hi = s->first[b + 1];
     const struct added_token *found = NULL;
@@ -120,7 +121,8 @@ static const struct added_token *longest(const struct added *a, const struct add
 static bool word_around(struct str text, size_t start, size_t end)
 {
     const char *p = text.p + start, *q = text.p + end;
-    return (start && unicode_more(unicode_prev(&p)) & UNICODE_WORD) || (end < text.n && unicode_more(unicode_next(&q)) & UNICODE_WORD);
+    return (start && unicode_more(unicode_prev(&p)) & UNICODE_WORD) ||
+           (end < text.n && unicode_more(unicode_next(&q)) & UNICODE_WORD);
 }
 
 static void take_spaces(const struct added_token *t, struct str text, size_t from, struct added_match *m)
@@ -143,8 +145,8 @@ static void take_spaces(const struct added_token *t, struct str text, size_t fro
     m->end = (size_t)(p - text.p);
 }
 
-bool added_next(const struct added *a, const struct added_set *s, struct str text, size_t *at, size_t from, added_special_fn special,
-                void *ctx, struct added_match *m)
+bool added_next(const struct added *a, const struct added_set *s, struct str text, size_t *at, size_t from,
+                added_special_fn special, void *ctx, struct added_match *m)
 {
     while (s->n && *at < text.n) {
         uint8_t b = (uint8_t)text.p[*at];

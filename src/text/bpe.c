@@ -70,19 +70,20 @@ int bpe_merge_add(struct tokenizer *t, struct str left, struct str right, uint32
 {
     uint32_t l = vocab_find(&t->vocab, left), r = vocab_find(&t->vocab, right);
     if (l == ID_NONE || r == ID_NONE)
-        return err_set(err, ERR_FORMAT, "%s[%u]: merge '%.*s' + '%.*s': the %s is not in the vocabulary", where, rank, STR_ARG(left), STR_ARG(right),
-                       l == ID_NONE ? "left token" : "right token");
+        return err_set(err, ERR_FORMAT, "%s[%u]: merge '%.*s' + '%.*s': the %s is not in the vocabulary", where, rank,
+                       STR_ARG(left), STR_ARG(right), l == ID_NONE ? "left token" : "right token");
     size_t skip = t->bpe.prefix.n;
     if (skip > right.n)
-        return err_set(err, ERR_FORMAT, "%s[%u]: right token '%.*s' is shorter than continuing_subword_prefix", where, rank, STR_ARG(right));
+        return err_set(err, ERR_FORMAT, "%s[%u]: right token '%.*s' is shorter than continuing_subword_prefix", where, rank,
+                       STR_ARG(right));
     struct buf joined = {0};
     buf_str(&joined, left);
     buf_str(&joined, str_from(right, skip));
     int rc = buf_check(&joined, "a merge", err);
     uint32_t id = rc ? ID_NONE : vocab_find(&t->vocab, buf_view(&joined));
     if (!rc && id == ID_NONE)
-        rc = err_set(err, ERR_FORMAT, "%s[%u]: merge '%.*s' + '%.*s': '%.*s' is not in the vocabulary", where, rank, STR_ARG(left), STR_ARG(right),
-                     STR_ARG(buf_view(&joined)));
+        rc = err_set(err, ERR_FORMAT, "%s[%u]: merge '%.*s' + '%.*s': '%.*s' is not in the vocabulary", where, rank,
+                     STR_ARG(left), STR_ARG(right), STR_ARG(buf_view(&joined)));
     buf_free(&joined);
     if (!rc)
         bpe_pair_put(&t->bpe, l, r, rank, id);
@@ -95,8 +96,8 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Text without pre-tokenizer is one piece, megabytes long.  It may be cut before a '▁' wherever no merge can cross: when no merged
- * token holds (previous character, '▁').  The previous characters for which one does are kept in a list. */
+/* Text without pre-tokenizer is one piece, megabytes long.  It may be cut before a '▁' wherever no merge can cross: when no
+ * merged token holds (previous character, '▁').  The previous characters for which one does are kept in a list. */
 static int bpe_cut_prepare(struct tokenizer *t, struct err *err)
 {
     enum { KEEP_MAX = 4096 };
@@ -376,7 +377,8 @@ static int merge_all(const struct bpe *b, struct scratch *s, size_t *n, struct e
     return 0;
 }
 
-static int encode_part(const struct tokenizer *t, struct scratch *s, struct str piece, bool raw, struct token_ids *out, struct err *err)
+static int encode_part(const struct tokenizer *t, struct scratch *s, struct str piece, bool raw, struct token_ids *out,
+                       struct err *err)
 {
     const struct bpe *b = &t->bpe;
     int rc = symbols_room(s, (raw ? 2 : 1) * piece.n + b->suffix.n + b->prefix.n * piece.n + 2, err);

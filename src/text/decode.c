@@ -2,8 +2,8 @@
  *
  * The decoder chain of a tokenizer.json acts on each token by itself (replace, strip, byte-level characters, <0xNN>), and then on
  * the joined text at most at its start.  So the bytes of every id are computed once, at open, and decoding is copying.
- * Invariants: 1. detok_put appends whole scalars only; a scalar that may still complete is held, and what cannot complete any more
- *                becomes one U+FFFD per maximal subpart.  2. tokenizer_decode leaves such bytes raw. */
+ * Invariants: 1. detok_put appends whole scalars only; a scalar that may still complete is held, and what cannot complete any
+ * more becomes one U+FFFD per maximal subpart.  2. tokenizer_decode leaves such bytes raw. */
 #include "text/text_int.h"
 
 #include "base/mem.h"

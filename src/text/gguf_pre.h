@@ -9,4 +9,7 @@ int gguf_pre_byte_level(struct tokenizer *t, struct str name, const char **decod
 int gguf_pre_spm(struct tokenizer *t, bool space_prefix, const char **decoder, struct err *err);
 int gguf_pre_unigram(struct tokenizer *t, const char **decoder, struct err *err);
 
+/* Whether the published tokenizer puts BOS in front when the file does not say. */
+bool gguf_pre_adds_bos(struct str name);
+
 #endif

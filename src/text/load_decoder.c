@@ -73,7 +73,8 @@ static int chain_add(struct tokenizer *t, struct chain *c, yyjson_val *v, int de
         yyjson_val *list = yyjson_obj_get(v, "decoders"), *item;
         size_t i, n;
         if (!yyjson_is_arr(list) || depth > 8)
-            return err_set(err, ERR_FORMAT, "tokenizer.json: decoder: Sequence: 'decoders': expected an array, got %s", json_type_name(list));
+            return err_set(err, ERR_FORMAT, "tokenizer.json: decoder: Sequence: 'decoders': expected an array, got %s",
+                           json_type_name(list));
         yyjson_arr_foreach(list, i, n, item)
         {
             int rc = chain_add(t, c, item, depth + 1, err);
@@ -195,10 +196,18 @@ static int run_chain(const struct chain *c, struct str s, struct buf *a, struct 
             break;
         int byte;
         switch (op->kind) {
-        case DEC_REPLACE: rc = replace_in(op, s, a, err); break;
-        case DEC_METASPACE: rc = replace_in(&(struct dec_op){.pattern = op->pattern, .content = STR(" ")}, s, a, err); break;
-        case DEC_STRIP: strip_in(op, s, a); break;
-        case DEC_BYTE_LEVEL: byte_level_in(s, a); break;
+        case DEC_REPLACE:
+            rc = replace_in(op, s, a, err);
+            break;
+        case DEC_METASPACE:
+            rc = replace_in(&(struct dec_op){.pattern = op->pattern, .content = STR(" ")}, s, a, err);
+            break;
+        case DEC_STRIP:
+            strip_in(op, s, a);
+            break;
+        case DEC_BYTE_LEVEL:
+            byte_level_in(s, a);
+            break;
         case DEC_BYTE_FALLBACK:
             byte = byte_token(s);
             if (byte < 0)
@@ -248,8 +257,9 @@ int load_decoder(struct tokenizer *t, yyjson_val *v, struct err *err)
     int rc = 0;
     t->decoder.spaces = !v || yyjson_is_null(v);
     if (!t->decoder.spaces)
-        rc = yyjson_is_obj(v) ? chain_add(t, &c, v, 0, err)
-                              : err_set(err, ERR_FORMAT, "tokenizer.json: 'decoder': expected an object, got %s", json_type_name(v));
+        rc = yyjson_is_obj(v)
+                 ? chain_add(t, &c, v, 0, err)
+                 : err_set(err, ERR_FORMAT, "tokenizer.json: 'decoder': expected an object, got %s", json_type_name(v));
     if (!rc)
         rc = fill(t, &c, err);
     for (uint32_t i = 0; i < c.n; i++)

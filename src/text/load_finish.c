@@ -28,8 +28,8 @@ int load_added(struct tokenizer *t, struct added_token tok, struct err *err)
     if (id == ID_NONE)
         id = t->vocab.count + a->fresh++;
     if (tok.id != ID_NONE && tok.id != id)
-        return err_set(err, ERR_FORMAT, "added token '%.*s': id %u in the file, but its place in the vocabulary is %u", STR_ARG(tok.content), tok.id,
-                       id);
+        return err_set(err, ERR_FORMAT, "added token '%.*s': id %u in the file, but its place in the vocabulary is %u",
+                       STR_ARG(tok.content), tok.id, id);
     if (id >= TOKENIZER_IDS_MAX)
         return err_set(err, ERR_LIMIT, "added token '%.*s': id %u, at most %d", STR_ARG(tok.content), id, TOKENIZER_IDS_MAX - 1);
     if (a->n == a->cap) {
@@ -62,8 +62,8 @@ static int added_prepare(struct tokenizer *t, struct err *err)
     for (uint32_t i = 0; i < a->n && !rc; i++) {
         struct added_token *tok = &a->token[i];
         if (i && tok->id == tok[-1].id)
-            rc = err_set(err, ERR_FORMAT, "added tokens '%.*s' and '%.*s' have the same id %u", STR_ARG(tok[-1].content), STR_ARG(tok->content),
-                         tok->id);
+            rc = err_set(err, ERR_FORMAT, "added tokens '%.*s' and '%.*s' have the same id %u", STR_ARG(tok[-1].content),
+                         STR_ARG(tok->content), tok->id);
         tok->match = tok->content;
         if (rc || !tok->normalized || !t->norm_n)
             continue;
@@ -73,7 +73,8 @@ static int added_prepare(struct tokenizer *t, struct err *err)
         if (!rc && !tok->match.p)
             rc = err_nomem(err, "added tokens", tok->content.n);
         if (!rc && tok->match.n > TOKENIZER_TOKEN_BYTES_MAX)
-            rc = err_set(err, ERR_LIMIT, "added token '%.*s': more than %d bytes", STR_ARG(tok->content), TOKENIZER_TOKEN_BYTES_MAX);
+            rc = err_set(err, ERR_LIMIT, "added token '%.*s': more than %d bytes", STR_ARG(tok->content),
+                         TOKENIZER_TOKEN_BYTES_MAX);
     }
     norm_text_free(&x);
     norm_text_free(&y);
@@ -105,9 +106,27 @@ static int texts(struct tokenizer *t, struct err *err)
 
 /* Texts that end a turn or a text wherever they are special tokens. */
 static const char *const eog_names[] = {
-    "<|eot_id|>",  "<|im_end|>",        "<|end|>",     "<|return|>",       "<|call|>",   "<|flush|>",           "<|calls|>",
-    "<end_of_turn>", "<|endoftext|>",   "</s>",        "<|eom_id|>",       "<EOT>",      "_<EOT>",              "[EOT]",
-    "[EOS]",       "<|end_of_text|>",   "<end_of_utterance>", "<eos>",     "<turn|>",    "<|tool_response>",    "<｜end▁of▁sentence｜>",
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "<｜end▁of▁sentence｜>",
     "[e~[",
 };
 

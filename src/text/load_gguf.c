@@ -23,7 +23,8 @@ struct source {
     bool gemma;
 };
 
-static int value_array(const struct gguf *g, const char *key, bool strings, uint64_t want, const struct gguf_value **out, struct err *err)
+static int value_array(const struct gguf *g, const char *key, bool strings, uint64_t want, const struct gguf_value **out,
+                       struct err *err)
 {
     const struct gguf_value *v = gguf_value_find(g, key);
     *out = v;
@@ -32,7 +33,8 @@ static int value_array(const struct gguf *g, const char *key, bool strings, uint
     if (v->type != GGUF_ARRAY || (v->item_type == GGUF_STRING) != strings)
         return err_set(err, ERR_FORMAT, "%s: expected an array of %s", key, strings ? "strings" : "numbers");
     if (want && v->count != want)
-        return err_set(err, ERR_FORMAT, "%s: expected %llu items, got %llu", key, (unsigned long long)want, (unsigned long long)v->count);
+        return err_set(err, ERR_FORMAT, "%s: expected %llu items, got %llu", key, (unsigned long long)want,
+                       (unsigned long long)v->count);
     return 0;
 }
 
@@ -67,10 +69,11 @@ static int vocabulary(struct tokenizer *t, const struct source *s, struct err *e
     struct str text;
     uint64_t at = 0, n = s->tokens->count, i = 0;
     if (n > TOKENIZER_IDS_MAX)
-        return err_set(err, ERR_LIMIT, "tokenizer.ggml.tokens: %llu tokens, at most %d", (unsigned long long)n, TOKENIZER_IDS_MAX);
+        return err_set(err, ERR_LIMIT, "tokenizer.ggml.tokens: %llu tokens, at most %d", (unsigned long long)n,
+                       TOKENIZER_IDS_MAX);
     int rc = vocab_init(&t->vocab, (uint32_t)n, err);
     for (; !rc && gguf_string_next(s->tokens, &at, &text); i++) {
-        if (is_padding(text, i, type_at(s, i)))
+        if (!text.n || is_padding(text, i, type_at(s, i))) /* a hole */
             continue;
         if (!utf8_valid(text))
             rc = err_set(err, ERR_FORMAT, "tokenizer.ggml.tokens[%llu]: not valid UTF-8", (unsigned long long)i);
@@ -83,7 +86,8 @@ static int vocabulary(struct tokenizer *t, const struct source *s, struct err *e
             rc = vocab_put(&t->vocab, (uint32_t)i, kept, err);
     }
     if (!rc && i != n)
-        rc = err_set(err, ERR_FORMAT, "tokenizer.ggml.tokens: %llu strings of %llu", (unsigned long long)i, (unsigned long long)n);
+        rc =
+            err_set(err, ERR_FORMAT, "tokenizer.ggml.tokens: %llu strings of %llu", (unsigned long long)i, (unsigned long long)n);
     buf_free(&marks);
     return rc;
 }
@@ -100,7 +104,8 @@ static int merges_given(struct tokenizer *t, const struct source *s, struct err 
         /* the border is the first space that is not the first byte: tokens themselves may be spaces */
         const char *space = text.n > 1 ? memchr(text.p + 1, ' ', text.n - 1) : NULL;
         if (!space)
-            return err_set(err, ERR_FORMAT, "tokenizer.ggml.merges[%u]: expected two tokens with a space between, got '%.*s'", rank, STR_ARG(text));
+            return err_set(err, ERR_FORMAT, "tokenizer.ggml.merges[%u]: expected two tokens with a space between, got '%.*s'",
+                           rank, STR_ARG(text));
         size_t n = (size_t)(space - text.p);
         rc = bpe_merge_add(t, str_n(text.p, n), str_from(text, n + 1), rank, "tokenizer.ggml.merges", err);
     }
@@ -209,7 +214,8 @@ static int added(struct tokenizer *t, const struct source *s, struct err *err)
         bool special = type == TYPE_CONTROL || type == TYPE_UNKNOWN;
         if (!text.n || !(special || type == TYPE_USER))
             continue;
-        rc = load_added(t, (struct added_token){.content = text, .id = id, .special = special, .rstrip = phi3_strips(s, text)}, err);
+        rc = load_added(t, (struct added_token){.content = text, .id = id, .special = special, .rstrip = phi3_strips(s, text)},
+                        err);
     }
     return rc;
 }
@@ -248,7 +254,7 @@ static int identities(struct tokenizer *t, const struct source *s, struct err *e
 {
     bool llama = str_is(s->model, "llama"), t5 = str_is(s->model, "t5");
     struct tokenizer_info *info = &t->info;
-    bool add_bos = llama, add_eos = t5;
+    bool add_bos = llama || (str_is(s->model, "gpt2") && gguf_pre_adds_bos(s->pre)), add_eos = t5;
     if (llama && !gguf_value_find(s->g, "tokenizer.ggml.bos_token_id") && t->vocab.n > 2) /* the family's customary places */
         info->bos = 1, info->eos = 2, info->unk = 0;
     int rc = id_key(t, s->g, "tokenizer.ggml.bos_token_id", &info->bos, err);
@@ -332,7 +338,8 @@ static int read_source(const struct gguf *g, struct source *s, struct err *err)
     if (!rc && !s->model.p)
         rc = err_set(err, ERR_FORMAT, "tokenizer.ggml.model: missing");
     if (!rc && !str_is(s->model, "gpt2") && !str_is(s->model, "llama") && !str_is(s->model, "t5") && !str_is(s->model, "gemma4"))
-        rc = err_set(err, ERR_UNSUPPORTED, "tokenizer.ggml.model: '%.*s' is not supported (gpt2, llama, t5 and gemma4 are)", STR_ARG(s->model));
+        rc = err_set(err, ERR_UNSUPPORTED, "tokenizer.ggml.model: '%.*s' is not supported (gpt2, llama, t5 and gemma4 are)",
+                     STR_ARG(s->model));
     if (!rc && !s->tokens)
         rc = err_set(err, ERR_FORMAT, "tokenizer.ggml.tokens: missing");
     rc = rc ? rc : value_array(g, "tokenizer.ggml.token_type", false, s->tokens->count, &s->types, err);

@@ -1,6 +1,7 @@
 /* text/load_json.c - tokenizer.json (and tokenizer_config.json) -> struct tokenizer.
  *
- * Errors name the key and, in lists, the index.  Does not: truncate or pad (those keys are ignored: they shape batches, not ids). */
+ * Errors name the key and, in lists, the index.  Does not: truncate or pad (those keys are ignored: they shape batches, not ids).
+ */
 #include "text/text_int.h"
 
 #include "base/mem.h"
@@ -29,8 +30,8 @@ static int vocab_object(struct tokenizer *t, yyjson_val *v, struct err *err)
     yyjson_obj_foreach(v, i, n, key, val)
     {
         if (!yyjson_is_uint(val) || yyjson_get_uint(val) >= TOKENIZER_IDS_MAX)
-            return err_set(err, ERR_FORMAT, "tokenizer.json: 'model.vocab': token '%.*s': expected an id below %d, got %s", STR_ARG(json_str(key)),
-                           TOKENIZER_IDS_MAX, yyjson_is_uint(val) ? "a larger one" : json_type_name(val));
+            return err_set(err, ERR_FORMAT, "tokenizer.json: 'model.vocab': token '%.*s': expected an id below %d, got %s",
+                           STR_ARG(json_str(key)), TOKENIZER_IDS_MAX, yyjson_is_uint(val) ? "a larger one" : json_type_name(val));
         max = yyjson_get_uint(val) > max ? yyjson_get_uint(val) : max;
     }
     int rc = vocab_init(&t->vocab, n ? (uint32_t)max + 1 : 0, err);
@@ -66,7 +67,8 @@ static int merges(struct tokenizer *t, yyjson_val *v, struct err *err)
             left = str_n(rest.p, space ? (size_t)(space - rest.p) : 0);
             right = space ? str_from(rest, left.n + 1) : (struct str){0};
             if (!space || memchr(right.p, ' ', right.n))
-                return err_set(err, ERR_FORMAT, "tokenizer.json: 'model.merges'[%zu]: expected two tokens with one space between, got '%.*s'", i,
+                return err_set(err, ERR_FORMAT,
+                               "tokenizer.json: 'model.merges'[%zu]: expected two tokens with one space between, got '%.*s'", i,
                                STR_ARG(rest));
         } else if (!left.p || !right.p || yyjson_arr_size(m) != 2) {
             return err_set(err, ERR_FORMAT, "tokenizer.json: 'model.merges'[%zu]: expected two strings", i);
@@ -103,7 +105,8 @@ static int model_bpe(struct tokenizer *t, yyjson_val *m, struct err *err)
         return rc;
     b->unk = vocab_find(&t->vocab, unk);
     t->info.unk = b->unk;
-    return b->unk == ID_NONE ? err_set(err, ERR_FORMAT, "%s: 'unk_token' '%.*s' is not in the vocabulary", where, STR_ARG(unk)) : 0;
+    return b->unk == ID_NONE ? err_set(err, ERR_FORMAT, "%s: 'unk_token' '%.*s' is not in the vocabulary", where, STR_ARG(unk))
+                             : 0;
 }
 
 static int model_unigram(struct tokenizer *t, yyjson_val *m, struct err *err)
@@ -204,7 +207,8 @@ static int template(struct tokenizer *t, yyjson_val *v, struct err *err)
         yyjson_val *token = yyjson_obj_get(item, "SpecialToken"), *id;
         if (yyjson_obj_get(item, "Sequence")) {
             if (!before || !str_is(json_str(yyjson_obj_get(yyjson_obj_get(item, "Sequence"), "id")), "A"))
-                return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: 'post_processor.single' must hold the text once, as sequence A");
+                return err_set(err, ERR_UNSUPPORTED,
+                               "tokenizer.json: 'post_processor.single' must hold the text once, as sequence A");
             before = false;
             continue;
         }
@@ -212,12 +216,14 @@ static int template(struct tokenizer *t, yyjson_val *v, struct err *err)
         yyjson_val *ids = yyjson_obj_get(yyjson_obj_getn(specials, name.p ? name.p : "", name.n), "ids");
         size_t k, count;
         if (!name.p || !yyjson_is_arr(ids))
-            return err_set(err, ERR_FORMAT, "tokenizer.json: 'post_processor.single'[%zu]: token '%.*s' is not in 'special_tokens'", i,
+            return err_set(err, ERR_FORMAT,
+                           "tokenizer.json: 'post_processor.single'[%zu]: token '%.*s' is not in 'special_tokens'", i,
                            STR_ARG(name));
         yyjson_arr_foreach(ids, k, count, id)
         {
             if (!yyjson_is_uint(id) || yyjson_get_uint(id) >= TOKENIZER_IDS_MAX)
-                return err_set(err, ERR_FORMAT, "tokenizer.json: 'post_processor.special_tokens': '%.*s': expected ids", STR_ARG(name));
+                return err_set(err, ERR_FORMAT, "tokenizer.json: 'post_processor.special_tokens': '%.*s': expected ids",
+                               STR_ARG(name));
             int rc = affix(t, before, (uint32_t)yyjson_get_uint(id), err);
             if (rc)
                 return rc;
@@ -229,7 +235,8 @@ static int template(struct tokenizer *t, yyjson_val *v, struct err *err)
 static int cls_sep(struct tokenizer *t, yyjson_val *v, struct err *err)
 {
     yyjson_val *cls = yyjson_arr_get(yyjson_obj_get(v, "cls"), 1), *sep = yyjson_arr_get(yyjson_obj_get(v, "sep"), 1);
-    if (!yyjson_is_uint(cls) || !yyjson_is_uint(sep) || yyjson_get_uint(cls) >= TOKENIZER_IDS_MAX || yyjson_get_uint(sep) >= TOKENIZER_IDS_MAX)
+    if (!yyjson_is_uint(cls) || !yyjson_is_uint(sep) || yyjson_get_uint(cls) >= TOKENIZER_IDS_MAX ||
+        yyjson_get_uint(sep) >= TOKENIZER_IDS_MAX)
         return err_set(err, ERR_FORMAT, "tokenizer.json: 'post_processor': expected 'cls' and 'sep' with ids");
     int rc = affix(t, true, (uint32_t)yyjson_get_uint(cls), err);
     return rc ? rc : affix(t, false, (uint32_t)yyjson_get_uint(sep), err);

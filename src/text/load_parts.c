@@ -34,22 +34,26 @@ static int need_str(struct tokenizer *t, yyjson_val *v, const char *key, const c
 }
 
 /* The one character of a string member. */
-static int need_char(struct tokenizer *t, yyjson_val *v, const char *key, const char *where, uint32_t *cp, struct str *text, struct err *err)
+static int need_char(struct tokenizer *t, yyjson_val *v, const char *key, const char *where, uint32_t *cp, struct str *text,
+                     struct err *err)
 {
     int rc = need_str(t, v, key, where, text, err);
     if (rc)
         return rc;
     if (!text->n || utf8_decode(*text, cp) != text->n || *cp == UTF8_BAD)
-        return err_set(err, ERR_FORMAT, "tokenizer.json: %s: '%s': expected one character, got '%.*s'", where, key, STR_ARG(*text));
+        return err_set(err, ERR_FORMAT, "tokenizer.json: %s: '%s': expected one character, got '%.*s'", where, key,
+                       STR_ARG(*text));
     return 0;
 }
 
 /* {"String": "..."} or {"Regex": "..."}; a plain string gives *literal, with *re NULL when wanted so. */
-static int pattern(struct tokenizer *t, yyjson_val *v, const char *where, bool literal_too, struct regex **re, struct str *literal, struct err *err)
+static int pattern(struct tokenizer *t, yyjson_val *v, const char *where, bool literal_too, struct regex **re,
+                   struct str *literal, struct err *err)
 {
     yyjson_val *p = yyjson_obj_get(v, "pattern"), *s = yyjson_obj_get(p, "String"), *r = yyjson_obj_get(p, "Regex");
     if (!yyjson_is_str(s) && !yyjson_is_str(r))
-        return err_set(err, ERR_FORMAT, "tokenizer.json: %s: 'pattern': expected an object with a string 'String' or 'Regex', got %s", where,
+        return err_set(err, ERR_FORMAT,
+                       "tokenizer.json: %s: 'pattern': expected an object with a string 'String' or 'Regex', got %s", where,
                        json_type_name(p));
     if (yyjson_is_str(r))
         return regex_compile(json_str(r), where, re, err);
@@ -64,7 +68,8 @@ static int pattern(struct tokenizer *t, yyjson_val *v, const char *where, bool l
 /* Runs `one` on v, or on each member of a Sequence, in order. */
 typedef int (*part_fn)(struct tokenizer *t, yyjson_val *v, struct err *err);
 
-static int each(struct tokenizer *t, yyjson_val *v, const char *list_key, const char *where, part_fn one, int depth, struct err *err)
+static int each(struct tokenizer *t, yyjson_val *v, const char *list_key, const char *where, part_fn one, int depth,
+                struct err *err)
 {
     if (!v || yyjson_is_null(v))
         return 0;
@@ -76,7 +81,8 @@ static int each(struct tokenizer *t, yyjson_val *v, const char *list_key, const 
         return err_set(err, ERR_LIMIT, "tokenizer.json: '%s': sequences nested deeper than %d", where, DEPTH_MAX);
     yyjson_val *list = yyjson_obj_get(v, list_key), *item;
     if (!yyjson_is_arr(list))
-        return err_set(err, ERR_FORMAT, "tokenizer.json: '%s': Sequence: '%s': expected an array, got %s", where, list_key, json_type_name(list));
+        return err_set(err, ERR_FORMAT, "tokenizer.json: '%s': Sequence: '%s': expected an array, got %s", where, list_key,
+                       json_type_name(list));
     size_t i, n;
     yyjson_arr_foreach(list, i, n, item)
     {
@@ -150,8 +156,14 @@ static int normalizer_one(struct tokenizer *t, yyjson_val *v, struct err *err)
     static const struct {
         const char *name;
         enum norm_kind kind;
-    } plain[] = {{"NFC", NORM_NFC},   {"NFD", NORM_NFD}, {"NFKC", NORM_NFKC},          {"NFKD", NORM_NFKD}, {"Lowercase", NORM_LOWERCASE},
-                 {"Nmt", NORM_NMT},   {"StripAccents", NORM_STRIP_ACCENTS}, {"ByteLevel", NORM_BYTE_LEVEL}};
+    } plain[] = {{"NFC", NORM_NFC},
+                 {"NFD", NORM_NFD},
+                 {"NFKC", NORM_NFKC},
+                 {"NFKD", NORM_NFKD},
+                 {"Lowercase", NORM_LOWERCASE},
+                 {"Nmt", NORM_NMT},
+                 {"StripAccents", NORM_STRIP_ACCENTS},
+                 {"ByteLevel", NORM_BYTE_LEVEL}};
     struct str type = type_of(v);
     if (t->norm_n == TOKENIZER_OPS_MAX)
         return err_set(err, ERR_LIMIT, "tokenizer.json: normalizer: more than %d steps", TOKENIZER_OPS_MAX);
@@ -185,7 +197,8 @@ static int normalizer_one(struct tokenizer *t, yyjson_val *v, struct err *err)
         op->kind = NORM_NFC; /* until it is complete */
         yyjson_val *map = yyjson_obj_get(v, "precompiled_charsmap");
         if (!yyjson_is_str(map))
-            return err_set(err, ERR_FORMAT, "tokenizer.json: normalizer: 'precompiled_charsmap': expected a string, got %s", json_type_name(map));
+            return err_set(err, ERR_FORMAT, "tokenizer.json: normalizer: 'precompiled_charsmap': expected a string, got %s",
+                           json_type_name(map));
         int rc = base64_bytes(t, json_str(map), &blob, err);
         return rc ? rc : load_charsmap(t, blob, op, err);
     }
@@ -210,8 +223,9 @@ static int behavior(yyjson_val *v, enum split_behavior *out, bool optional, cons
             *out = (enum split_behavior)i;
             return 0;
         }
-    return err_set(err, ERR_FORMAT, "tokenizer.json: %s: 'behavior': expected one of Removed, Isolated, MergedWithPrevious, MergedWithNext, "
-                                    "Contiguous, got '%.*s'",
+    return err_set(err, ERR_FORMAT,
+                   "tokenizer.json: %s: 'behavior': expected one of Removed, Isolated, MergedWithPrevious, MergedWithNext, "
+                   "Contiguous, got '%.*s'",
                    where, STR_ARG(json_str(b)));
 }
 

@@ -1,8 +1,8 @@
 /* text/norm_unicode.c - Unicode normal forms, lower case and SentencePiece's precompiled character maps, on utf8proc.
  *
  * The reference's tables are older than utf8proc's: code points it does not know (UNICODE_INERT) never change and nothing moves
- * across them.  Text is handled in segments that no composition can cross; marks are sorted by a stable merge sort of our own, since
- * utf8proc's takes quadratic time. */
+ * across them.  Text is handled in segments that no composition can cross; marks are sorted by a stable merge sort of our own,
+ * since utf8proc's takes quadratic time. */
 #include "text/norm_int.h"
 
 #include "base/mem.h"
@@ -71,7 +71,8 @@ static int decompose(uint32_t cp, bool compat, int32_t out[32])
         return 1;
     }
     int last = 0;
-    int n = (int)utf8proc_decompose_char((utf8proc_int32_t)cp, out, 32, UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0), &last);
+    int n =
+        (int)utf8proc_decompose_char((utf8proc_int32_t)cp, out, 32, UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0), &last);
     if (n < 1 || n > 32) {
         out[0] = (int32_t)cp;
         return 1;

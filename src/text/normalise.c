@@ -128,8 +128,8 @@ static bool nmt_drops(uint32_t cp)
 
 static bool nmt_spaces(uint32_t cp)
 {
-    return cp == 9 || cp == 10 || cp == 12 || cp == 13 || cp == 0x1680 || (cp >= 0x200B && cp <= 0x200F) || cp == 0x2028 || cp == 0x2029 ||
-           cp == 0x2581 || cp == 0xFEFF || cp == 0xFFFD;
+    return cp == 9 || cp == 10 || cp == 12 || cp == 13 || cp == 0x1680 || (cp >= 0x200B && cp <= 0x200F) || cp == 0x2028 ||
+           cp == 0x2029 || cp == 0x2581 || cp == 0xFEFF || cp == 0xFFFD;
 }
 
 static bool bert_chinese(uint32_t cp)
@@ -161,7 +161,9 @@ static void by_char(struct norm_ctx *c, enum norm_step step)
         uint32_t cp = unicode_next(&p);
         size_t n = (size_t)(p - start);
         switch (step) {
-        case STEP_LOWER: lower(c, cp, from); break;
+        case STEP_LOWER:
+            lower(c, cp, from);
+            break;
         case STEP_MARKS:
             if (!(unicode_more(cp) & UNICODE_MARK))
                 norm_put(c, start, n, from);
@@ -209,17 +211,35 @@ static int run_step(struct norm_ctx *c, const struct norm_op *op, uint32_t step,
 {
     static const enum norm_step bert[4] = {STEP_CLEAN_BERT, STEP_CHINESE, STEP_MARKS_BERT, STEP_LOWER};
     switch (op->kind) {
-    case NORM_NFC: return norm_unicode(c, true, false, err);
-    case NORM_NFD: return norm_unicode(c, false, false, err);
-    case NORM_NFKC: return norm_unicode(c, true, true, err);
-    case NORM_NFKD: return norm_unicode(c, false, true, err);
-    case NORM_LOWERCASE: by_char(c, STEP_LOWER); return 0;
-    case NORM_STRIP_ACCENTS: by_char(c, STEP_MARKS); return 0;
-    case NORM_NMT: by_char(c, STEP_NMT); return 0;
-    case NORM_BYTE_LEVEL: by_char(c, STEP_BYTES); return 0;
-    case NORM_STRIP: strip(c, op); return 0;
-    case NORM_PREPEND: prepend(c, op); return 0;
-    case NORM_PRECOMPILED: norm_precompiled(c, op); return 0;
+    case NORM_NFC:
+        return norm_unicode(c, true, false, err);
+    case NORM_NFD:
+        return norm_unicode(c, false, false, err);
+    case NORM_NFKC:
+        return norm_unicode(c, true, true, err);
+    case NORM_NFKD:
+        return norm_unicode(c, false, true, err);
+    case NORM_LOWERCASE:
+        by_char(c, STEP_LOWER);
+        return 0;
+    case NORM_STRIP_ACCENTS:
+        by_char(c, STEP_MARKS);
+        return 0;
+    case NORM_NMT:
+        by_char(c, STEP_NMT);
+        return 0;
+    case NORM_BYTE_LEVEL:
+        by_char(c, STEP_BYTES);
+        return 0;
+    case NORM_STRIP:
+        strip(c, op);
+        return 0;
+    case NORM_PREPEND:
+        prepend(c, op);
+        return 0;
+    case NORM_PRECOMPILED:
+        norm_precompiled(c, op);
+        return 0;
     case NORM_REPLACE:
         if (op->re)
             return replace(c, op, err);
@@ -239,11 +259,12 @@ static bool step_applies(const struct norm_op *op, uint32_t step)
 {
     if (op->kind != NORM_BERT)
         return step == 0;
-    return (step == 0 && op->clean) || (step == 1 && op->chinese) || ((step == 2 || step == 3) && op->accents) || (step == 4 && op->lower);
+    return (step == 0 && op->clean) || (step == 1 && op->chinese) || ((step == 2 || step == 3) && op->accents) ||
+           (step == 4 && op->lower);
 }
 
-int norm_run(const struct norm_op *ops, uint32_t n, struct str in, bool track, struct norm_text *a, struct norm_text *b, struct norm_text **out,
-             struct err *err)
+int norm_run(const struct norm_op *ops, uint32_t n, struct str in, bool track, struct norm_text *a, struct norm_text *b,
+             struct norm_text **out, struct err *err)
 {
     struct norm_text *from = NULL, *to = a;
     for (uint32_t i = 0; i < n; i++) {

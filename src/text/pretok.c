@@ -1,9 +1,8 @@
 /* text/pretok.c - the pre-tokenizers of tokenizer.json: a text becomes a list of pieces.
  *
- * A pre-tokenizer cuts pieces of one text into smaller pieces of the same text, or rewrites the text (a leading space, '▁' for ' ',
- * byte-level characters) and its list.  Two texts and two lists take turns.
- * Invariants: 1. pieces are never empty and stand in order.  2. a byte-level op that comes last only marks the pieces as raw bytes:
- *                the model reads them through its byte table. */
+ * A pre-tokenizer cuts pieces of one text into smaller pieces of the same text, or rewrites the text (a leading space, '▁' for '
+ * ', byte-level characters) and its list.  Two texts and two lists take turns. Invariants: 1. pieces are never empty and stand in
+ * order.  2. a byte-level op that comes last only marks the pieces as raw bytes: the model reads them through its byte table. */
 #include "text/text_int.h"
 
 #include "base/mem.h"
@@ -85,10 +84,17 @@ static void fold_part(struct fold *f, size_t start, size_t end, bool match)
         if (match)
             fold_flush(f);
         break;
-    case SPLIT_ISOLATED: break;
-    case SPLIT_CONTIGUOUS: joins = f->open && match == f->open_is_match; break;
-    case SPLIT_MERGED_PREVIOUS: joins = f->open && match && !f->previous_match; break;
-    case SPLIT_MERGED_NEXT: joins = f->open && f->open_is_match && !match; break;
+    case SPLIT_ISOLATED:
+        break;
+    case SPLIT_CONTIGUOUS:
+        joins = f->open && match == f->open_is_match;
+        break;
+    case SPLIT_MERGED_PREVIOUS:
+        joins = f->open && match && !f->previous_match;
+        break;
+    case SPLIT_MERGED_NEXT:
+        joins = f->open && f->open_is_match && !match;
+        break;
     }
     f->previous_match = match;
     if (f->behavior == SPLIT_REMOVED && match)
@@ -110,11 +116,16 @@ static void fold_part(struct fold *f, size_t start, size_t end, bool match)
 static bool char_matches(const struct pretok_op *op, uint32_t cp)
 {
     switch (op->kind) {
-    case PRE_DIGITS: return unicode_main(cp) & UNICODE_NUMERIC;
-    case PRE_PUNCTUATION: return unicode_more(cp) & UNICODE_PUNCT;
-    case PRE_DELIMITER: return cp == op->cp;
-    case PRE_METASPACE: return cp == op->cp;
-    default: return unicode_is_space(cp);
+    case PRE_DIGITS:
+        return unicode_main(cp) & UNICODE_NUMERIC;
+    case PRE_PUNCTUATION:
+        return unicode_more(cp) & UNICODE_PUNCT;
+    case PRE_DELIMITER:
+        return cp == op->cp;
+    case PRE_METASPACE:
+        return cp == op->cp;
+    default:
+        return unicode_is_space(cp);
     }
 }
 
@@ -154,7 +165,8 @@ static void cut_whitespace(struct fold *f, struct str text, struct piece piece)
     }
 }
 
-static int cut_by_regex(struct fold *f, struct scratch *s, const struct pretok_op *op, struct str text, struct piece piece, struct err *err)
+static int cut_by_regex(struct fold *f, struct scratch *s, const struct pretok_op *op, struct str text, struct piece piece,
+                        struct err *err)
 {
     struct str part = str_n(text.p + piece.start, piece.n);
     size_t start, end, at = 0;
@@ -187,7 +199,8 @@ static int cut_fixed(struct pieces *out, const struct pretok_op *op, struct str 
 }
 
 /* Cut every piece of `in`. */
-static int cut(struct scratch *s, const struct pretok_op *op, struct str text, const struct pieces *in, struct pieces *out, struct err *err)
+static int cut(struct scratch *s, const struct pretok_op *op, struct str text, const struct pieces *in, struct pieces *out,
+               struct err *err)
 {
     struct fold f = {.out = out, .behavior = op->behavior, .invert = op->invert};
     int rc = 0;
@@ -196,10 +209,18 @@ static int cut(struct scratch *s, const struct pretok_op *op, struct str text, c
         f.previous_match = false;
         switch (op->kind) {
         case PRE_SPLIT:
-        case PRE_BYTE_LEVEL: rc = cut_by_regex(&f, s, op, text, in->p[i], err); break;
-        case PRE_WHITESPACE: cut_whitespace(&f, text, in->p[i]); break;
-        case PRE_FIXED_LENGTH: f.failed = cut_fixed(out, op, text, in->p[i]); break;
-        default: cut_by_char(&f, op, text, in->p[i]); break;
+        case PRE_BYTE_LEVEL:
+            rc = cut_by_regex(&f, s, op, text, in->p[i], err);
+            break;
+        case PRE_WHITESPACE:
+            cut_whitespace(&f, text, in->p[i]);
+            break;
+        case PRE_FIXED_LENGTH:
+            f.failed = cut_fixed(out, op, text, in->p[i]);
+            break;
+        default:
+            cut_by_char(&f, op, text, in->p[i]);
+            break;
         }
         fold_flush(&f);
     }
@@ -215,8 +236,8 @@ struct pre_run {
     struct scratch *s;
     struct str text;
     struct pieces *in, *out;
-    int next_text;     /* which of s->pre is free */
-    size_t at_start;   /* bytes of the text that come from the start of the original */
+    int next_text;   /* which of s->pre is free */
+    size_t at_start; /* bytes of the text that come from the start of the original */
     struct err *err;
 };
 
@@ -312,8 +333,8 @@ static int one_op(struct pre_run *r, const struct pretok_op *op)
     return rc;
 }
 
-int pretok_run(const struct tokenizer *t, struct scratch *s, struct str text, size_t at_start_bytes, struct str *out_text, struct pieces **out,
-               bool *raw, struct err *err)
+int pretok_run(const struct tokenizer *t, struct scratch *s, struct str text, size_t at_start_bytes, struct str *out_text,
+               struct pieces **out, bool *raw, struct err *err)
 {
     struct pre_run r = {s, text, &s->pieces[0], &s->pieces[1], 0, at_start_bytes, err};
     r.in->n = 0;

@@ -149,7 +149,9 @@ static int run(struct regex_cursor *c, uint32_t pc, const char *p, const char **
             return ERR_LIMIT;
         }
         switch ((enum regex_op)in->op) {
-        case OP_MATCH: *match_end = p; return 1;
+        case OP_MATCH:
+            *match_end = p;
+            return 1;
         case OP_SET:
             ok = p < end && regex_set_has(re, &re->set[in->set], unicode_next(&p));
             pc++;
@@ -170,10 +172,21 @@ static int run(struct regex_cursor *c, uint32_t pc, const char *p, const char **
             frame = (struct regex_frame){in->y, p, NULL};
             pc = in->x;
             break;
-        case OP_JUMP: pc = in->x; break;
-        case OP_LOOK: ok = look(re, in->set, p, end); pc++; break;
-        case OP_LOOK_NOT: ok = !look(re, in->set, p, end); pc++; break;
-        case OP_LINE_END: ok = p == end || *p == '\n'; pc++; break;
+        case OP_JUMP:
+            pc = in->x;
+            break;
+        case OP_LOOK:
+            ok = look(re, in->set, p, end);
+            pc++;
+            break;
+        case OP_LOOK_NOT:
+            ok = !look(re, in->set, p, end);
+            pc++;
+            break;
+        case OP_LINE_END:
+            ok = p == end || *p == '\n';
+            pc++;
+            break;
         }
         if (push) {
             if (depth == c->frame_cap) {

@@ -1,8 +1,8 @@
 /* text/regex.h - the regular expressions of tokenizer files, with the meaning Oniguruma gives them.
  *
- * Patterns made of sets, repeats, groups, alternatives and one-character look-ahead (all known pre-tokenizers) run on a matcher of
- * our own over Unicode 16 tables; the rest is rewritten for PCRE2 with every property spelled out as ranges.
- * Invariants: 1. a compiled regex is immutable: any number of threads may search it, each with a cursor of its own.
+ * Patterns made of sets, repeats, groups, alternatives and one-character look-ahead (all known pre-tokenizers) run on a matcher
+ * of our own over Unicode 16 tables; the rest is rewritten for PCRE2 with every property spelled out as ranges. Invariants: 1. a
+ * compiled regex is immutable: any number of threads may search it, each with a cursor of its own.
  *             2. every search ends: steps are counted and a pattern that needs too many fails with ERR_LIMIT.
  * Does not:   capture groups. */
 #ifndef RH_TEXT_REGEX_H

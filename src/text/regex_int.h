@@ -18,7 +18,7 @@ struct regex_set {
     bool negate;
     bool high; /* may hold something above ASCII */
     uint16_t range_at, range_count;
-    uint16_t both; /* 1 + another set that must hold too (&&), or 0 */
+    uint16_t both;  /* 1 + another set that must hold too (&&), or 0 */
     uint16_t plane; /* 1 + number of its bit map, or 0 */
 };
 

@@ -69,7 +69,8 @@ uint32_t regex_gc_mask(struct str name)
     };
     static const struct {
         const char *long_name, *short_name;
-    } longs[] = {{"Letter", "L"}, {"Mark", "M"}, {"Number", "N"}, {"Punctuation", "P"}, {"Punct", "P"}, {"Symbol", "S"}, {"Other", "C"}};
+    } longs[] = {{"Letter", "L"}, {"Mark", "M"},   {"Number", "N"}, {"Punctuation", "P"},
+                 {"Punct", "P"},  {"Symbol", "S"}, {"Other", "C"}};
     for (size_t i = 0; i < sizeof longs / sizeof *longs; i++)
         if (str_is(name, longs[i].long_name))
             name = str_of(longs[i].short_name);
@@ -182,19 +183,44 @@ static bool escape(struct parser *ps, struct regex_set *s, uint32_t *cp)
 {
     uint32_t c = take(ps);
     switch (c) {
-    case 'r': *cp = '\r'; return true;
-    case 'n': *cp = '\n'; return true;
-    case 't': *cp = '\t'; return true;
-    case 'f': *cp = '\f'; return true;
-    case 's': s->props |= PROP_SPACE; return false;
-    case 'S': s->props |= PROP_NOT_SPACE; return false;
-    case 'd': s->gc |= 1u << UNICODE_Nd; return false;
-    case 'D': s->gc |= ~(1u << UNICODE_Nd) & ((1u << UNICODE_GC_COUNT) - 1); return false;
-    case 'w': s->props |= PROP_WORD; return false;
-    case 'W': s->props |= PROP_NOT_WORD; return false;
-    case 'p': set_property(ps, s, false); return false;
-    case 'P': set_property(ps, s, true); return false;
-    default: break;
+    case 'r':
+        *cp = '\r';
+        return true;
+    case 'n':
+        *cp = '\n';
+        return true;
+    case 't':
+        *cp = '\t';
+        return true;
+    case 'f':
+        *cp = '\f';
+        return true;
+    case 's':
+        s->props |= PROP_SPACE;
+        return false;
+    case 'S':
+        s->props |= PROP_NOT_SPACE;
+        return false;
+    case 'd':
+        s->gc |= 1u << UNICODE_Nd;
+        return false;
+    case 'D':
+        s->gc |= ~(1u << UNICODE_Nd) & ((1u << UNICODE_GC_COUNT) - 1);
+        return false;
+    case 'w':
+        s->props |= PROP_WORD;
+        return false;
+    case 'W':
+        s->props |= PROP_NOT_WORD;
+        return false;
+    case 'p':
+        set_property(ps, s, false);
+        return false;
+    case 'P':
+        set_property(ps, s, true);
+        return false;
+    default:
+        break;
     }
     if ((c | 32) >= 'a' && (c | 32) <= 'z')
         ps->refuse = true;
@@ -323,7 +349,8 @@ static void fold_pairs(struct parser *ps, uint32_t cp)
     uint32_t next = peek(ps) | 32;
     cp |= 32;
     if ((cp == 's' && (next == 's' || next == 't')) || (cp == 'f' && (next == 'f' || next == 'i' || next == 'l')) ||
-        (cp == 'h' || cp == 't' || cp == 'w' || cp == 'y' || cp == 'a' || cp == 'i' || cp == 'j' ? next >= 128 && next != UTF8_BAD : false))
+        (cp == 'h' || cp == 't' || cp == 'w' || cp == 'y' || cp == 'a' || cp == 'i' || cp == 'j' ? next >= 128 && next != UTF8_BAD
+                                                                                                 : false))
         ps->refuse = true;
 }
 
@@ -406,7 +433,8 @@ static bool repeat(struct parser *ps, uint32_t *min, uint32_t *max, bool *keep)
 static void repeat_group(struct parser *ps, struct atom *a, uint32_t min, uint32_t max, bool keep)
 {
     struct regex *re = ps->re;
-    if (keep || (max != REGEX_INF && max != 1) || min > 1 || (a->empty && max == REGEX_INF) || re->ins_count + 2 >= REGEX_INS_MAX) {
+    if (keep || (max != REGEX_INF && max != 1) || min > 1 || (a->empty && max == REGEX_INF) ||
+        re->ins_count + 2 >= REGEX_INS_MAX) {
         ps->refuse = true;
         return;
     }

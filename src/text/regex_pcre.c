@@ -53,12 +53,24 @@ static bool class_escape(struct str pattern, size_t *at, struct regex_set *s, bo
     *s = (struct regex_set){0};
     *bad = false;
     switch (c) {
-    case 's': s->props = PROP_SPACE; break;
-    case 'S': s->props = PROP_NOT_SPACE; break;
-    case 'd': s->gc = 1u << UNICODE_Nd; break;
-    case 'D': s->gc = all & ~(1u << UNICODE_Nd); break;
-    case 'w': s->props = PROP_WORD; break;
-    case 'W': s->props = PROP_NOT_WORD; break;
+    case 's':
+        s->props = PROP_SPACE;
+        break;
+    case 'S':
+        s->props = PROP_NOT_SPACE;
+        break;
+    case 'd':
+        s->gc = 1u << UNICODE_Nd;
+        break;
+    case 'D':
+        s->gc = all & ~(1u << UNICODE_Nd);
+        break;
+    case 'w':
+        s->props = PROP_WORD;
+        break;
+    case 'W':
+        s->props = PROP_NOT_WORD;
+        break;
     case 'p':
     case 'P': {
         size_t end = *at + 1;
@@ -82,7 +94,8 @@ static bool class_escape(struct str pattern, size_t *at, struct regex_set *s, bo
         *at = end + 1;
         return true;
     }
-    default: return false;
+    default:
+        return false;
     }
     *at += 1;
     return true;
@@ -212,13 +225,13 @@ int regex_compile_pcre(struct regex *re, struct str pattern, const char *where, 
     pcre2_set_newline(compile, PCRE2_NEWLINE_LF);
     int code;
     PCRE2_SIZE offset;
-    re->pcre = pcre2_compile((PCRE2_SPTR)text.p, text.n, PCRE2_UTF | PCRE2_NO_UTF_CHECK | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &code,
-                             &offset, compile);
+    re->pcre = pcre2_compile((PCRE2_SPTR)text.p, text.n,
+                             PCRE2_UTF | PCRE2_NO_UTF_CHECK | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &code, &offset, compile);
     if (!re->pcre) {
         PCRE2_UCHAR message[160] = "";
         pcre2_get_error_message(code, message, sizeof message);
-        rc = err_set(err, code == PCRE2_ERROR_NOMEMORY || code == 121 ? ERR_NOMEM : ERR_FORMAT, "%s: regular expression '%.*s': %s", where,
-                     STR_ARG(pattern), (const char *)message);
+        rc = err_set(err, code == PCRE2_ERROR_NOMEMORY || code == 121 ? ERR_NOMEM : ERR_FORMAT,
+                     "%s: regular expression '%.*s': %s", where, STR_ARG(pattern), (const char *)message);
         goto out;
     }
     re->pcre_limits = pcre2_match_context_create(general);
@@ -263,12 +276,13 @@ int regex_next_pcre(struct regex_cursor *c, size_t *start, size_t *end, struct e
     PCRE2_SPTR text = (PCRE2_SPTR)c->text.p;
     int n = pcre2_match(c->re->pcre, text, c->text.n, c->at, PCRE2_NO_UTF_CHECK, c->pcre_match, c->re->pcre_limits);
     if (n == PCRE2_ERROR_JIT_STACKLIMIT)
-        n = pcre2_match(c->re->pcre, text, c->text.n, c->at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, c->pcre_match, c->re->pcre_limits);
+        n = pcre2_match(c->re->pcre, text, c->text.n, c->at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, c->pcre_match,
+                        c->re->pcre_limits);
     if (n == PCRE2_ERROR_NOMATCH)
         return 0;
     if (n < 0)
-        return err_set(err, n == PCRE2_ERROR_NOMEMORY ? ERR_NOMEM : ERR_LIMIT, "pattern gave up at byte %zu of %zu (PCRE2 error %d)", c->at,
-                       c->text.n, n);
+        return err_set(err, n == PCRE2_ERROR_NOMEMORY ? ERR_NOMEM : ERR_LIMIT,
+                       "pattern gave up at byte %zu of %zu (PCRE2 error %d)", c->at, c->text.n, n);
     const PCRE2_SIZE *v = pcre2_get_ovector_pointer(c->pcre_match);
     *start = v[0];
     *end = v[1];

@@ -1,13 +1,14 @@
 /* text/text_int.h - private to the room: the parts a tokenizer is made of.
  *
- * Order of an encode: added tokens in the raw text (added.c) -> normaliser (normalise.c) -> added tokens in the normalised text ->
- * pre-tokenizer (pretok.c) -> model (bpe.c, unigram.c) on each piece -> ids before and after (tokenizer.c).
- * Lifetime: everything here but struct scratch is the model's: built at open, immutable afterwards. */
+ * Order of an encode: added tokens in the raw text (added.c) -> normaliser (normalise.c) -> added tokens in the normalised text
+ * -> pre-tokenizer (pretok.c) -> model (bpe.c, unigram.c) on each piece -> ids before and after (tokenizer.c). Lifetime:
+ * everything here but struct scratch is the model's: built at open, immutable afterwards. */
 #ifndef RH_TEXT_INT_H
 #define RH_TEXT_INT_H
 
 #include "base/arena.h"
 #include "base/json.h"
+#include "text/norm.h"
 #include "text/regex.h"
 #include "text/tokenizer.h"
 
@@ -23,7 +24,7 @@ struct vocab {
     uint64_t *slot;    /* [mask + 1] hash bits and id + 1, open addressing */
     uint64_t *hint;    /* one bit for every 1/8 slot: most absent texts are known from here */
     uint32_t mask;
-    uint64_t key[2];   /* of the hash: file contents cannot choose collisions */
+    uint64_t key[2]; /* of the hash: file contents cannot choose collisions */
 };
 
 int vocab_init(struct vocab *v, uint32_t n, struct err *err);
@@ -61,45 +62,25 @@ struct added_match {
 typedef int (*added_special_fn)(void *ctx, size_t start, size_t end); /* 1 yes, 0 nowhere, -1 partly */
 
 /* Next match at or after *at (updated); `from` is where the part not yet taken starts.  False: no more. */
-bool added_next(const struct added *a, const struct added_set *s, struct str text, size_t *at, size_t from, added_special_fn special,
-                void *ctx, struct added_match *m);
+bool added_next(const struct added *a, const struct added_set *s, struct str text, size_t *at, size_t from,
+                added_special_fn special, void *ctx, struct added_match *m);
 int added_build(struct added *a, struct err *err); /* sorts and indexes; match texts must be set */
 const struct added_token *added_find_id(const struct added *a, uint32_t id);
 void added_free(struct added *a);
-
-/* ---- normalise.c */
-enum norm_kind {
-    NORM_NFC, NORM_NFD, NORM_NFKC, NORM_NFKD, NORM_LOWERCASE, NORM_STRIP_ACCENTS, NORM_STRIP, NORM_REPLACE, NORM_PREPEND, NORM_NMT,
-    NORM_PRECOMPILED, NORM_BYTE_LEVEL, NORM_BERT
-};
-
-struct norm_op {
-    enum norm_kind kind;
-    bool left, right;                                   /* strip */
-    bool clean, chinese, accents, lower;                /* Bert */
-    struct str content, pattern;                        /* replacement or prefix; text to replace when re is NULL */
-    struct regex *re;                                   /* replace */
-    const uint32_t *trie;                               /* precompiled: double array of trie_n units */
-    uint32_t trie_n;
-    struct str strings;                                 /* precompiled: terminated replacement texts */
-};
-
-/* A text under transformation: align[i] = byte of the original that byte i comes from; NULL when nobody needs it. */
-struct norm_text {
-    struct buf text;
-    uint32_t *align;
-    size_t align_cap;
-};
-
-int norm_run(const struct norm_op *ops, uint32_t n, struct str in, bool track, struct norm_text *a, struct norm_text *b, struct norm_text **out,
-             struct err *err);
-void norm_text_free(struct norm_text *t);
 
 /* ---- pretok.c */
 enum split_behavior { SPLIT_REMOVED, SPLIT_ISOLATED, SPLIT_MERGED_PREVIOUS, SPLIT_MERGED_NEXT, SPLIT_CONTIGUOUS };
 
 enum pretok_kind {
-    PRE_SPLIT, PRE_BYTE_LEVEL, PRE_METASPACE, PRE_DIGITS, PRE_PUNCTUATION, PRE_WHITESPACE, PRE_WHITESPACE_SPLIT, PRE_BERT, PRE_DELIMITER,
+    PRE_SPLIT,
+    PRE_BYTE_LEVEL,
+    PRE_METASPACE,
+    PRE_DIGITS,
+    PRE_PUNCTUATION,
+    PRE_WHITESPACE,
+    PRE_WHITESPACE_SPLIT,
+    PRE_BERT,
+    PRE_DELIMITER,
     PRE_FIXED_LENGTH
 };
 
@@ -143,7 +124,7 @@ struct bpe {
     struct str prefix, suffix; /* continuing_subword_prefix, end_of_word_suffix */
     uint32_t *cut_keep;        /* sorted characters after which a '▁' may join (see bpe_cut_prepare) */
     uint32_t cut_keep_n;
-    bool cut;                  /* text may be cut before '▁' */
+    bool cut; /* text may be cut before '▁' */
 };
 
 struct unigram {
@@ -160,11 +141,11 @@ struct unigram {
 
 /* ---- decode.c */
 struct decoder {
-    uint32_t *at;        /* [n_ids + 1] bytes of id i = text[at[i], at[i + 1]) in mid-text */
+    uint32_t *at; /* [n_ids + 1] bytes of id i = text[at[i], at[i + 1]) in mid-text */
     char *text;
-    struct str first_drop; /* metaspace: this character vanishes from the first token */
+    struct str first_drop;         /* metaspace: this character vanishes from the first token */
     uint32_t strip_cp, strip_left; /* after fusing: this many leading characters go */
-    bool spaces;         /* no decoder: tokens joined by a space */
+    bool spaces;                   /* no decoder: tokens joined by a space */
 };
 
 enum model_kind { MODEL_BPE, MODEL_SPM, MODEL_UNIGRAM };
@@ -195,12 +176,12 @@ struct tokenizer {
 struct word_slot;
 struct scratch {
     struct norm_text norm[2];
-    struct buf pre[2];           /* texts rewritten by pre-tokenizers */
+    struct buf pre[2]; /* texts rewritten by pre-tokenizers */
     struct pieces pieces[2];
     struct regex_cursor cursor;
-    bool first_piece_at_start;   /* the segment starts the original text */
-    const uint32_t *align;       /* of the text being split; NULL: identity from align_base */
-    struct word_slot *words;     /* pieces seen before -> ids */
+    bool first_piece_at_start; /* the segment starts the original text */
+    const uint32_t *align;     /* of the text being split; NULL: identity from align_base */
+    struct word_slot *words;   /* pieces seen before -> ids */
     uint32_t words_mask;
     struct bpe_symbol *symbol;
     size_t symbol_cap;
@@ -208,11 +189,11 @@ struct scratch {
     size_t heap_cap;
     struct unigram_best *best;
     size_t best_cap;
-    struct buf word;             /* a piece in byte-level characters */
+    struct buf word; /* a piece in byte-level characters */
 };
 
-int pretok_run(const struct tokenizer *t, struct scratch *s, struct str text, size_t at_start_bytes, struct str *out_text, struct pieces **out,
-               bool *raw, struct err *err);
+int pretok_run(const struct tokenizer *t, struct scratch *s, struct str text, size_t at_start_bytes, struct str *out_text,
+               struct pieces **out, bool *raw, struct err *err);
 int pieces_push(struct pieces *p, size_t start, size_t end);
 void pretok_byte_char(uint8_t b, char out[2], size_t *n); /* the byte-level character of a byte, as UTF-8 */
 int pretok_char_byte(uint32_t cp);                        /* the byte of such a character, or -1 */
@@ -231,12 +212,14 @@ void unigram_free(struct unigram *u);
 
 /* ---- load_*.c */
 struct tokenizer *tokenizer_new(void);
-int load_charsmap(struct tokenizer *t, struct str blob, struct norm_op *op, struct err *err); /* SentencePiece's precompiled map */
+int load_charsmap(struct tokenizer *t, struct str blob, struct norm_op *op,
+                  struct err *err); /* SentencePiece's precompiled map */
 int load_normalizer(struct tokenizer *t, yyjson_val *v, struct err *err);
 int load_pre_tokenizer(struct tokenizer *t, yyjson_val *v, struct err *err);
 int load_decoder(struct tokenizer *t, yyjson_val *v, struct err *err); /* after the vocabulary and added tokens are complete */
 int load_added(struct tokenizer *t, struct added_token tok, struct err *err); /* in file order; id ID_NONE: the next free one */
-int load_finish(struct tokenizer *t, yyjson_val *decoder, struct err *err);   /* added tokens, model tables, decoder, special, eog */
-int64_t load_find(const struct tokenizer *t, struct str text);                /* id of an added or vocabulary text, or -1 */
+int load_finish(struct tokenizer *t, yyjson_val *decoder,
+                struct err *err);                              /* added tokens, model tables, decoder, special, eog */
+int64_t load_find(const struct tokenizer *t, struct str text); /* id of an added or vocabulary text, or -1 */
 
 #endif

@@ -233,7 +233,8 @@ static int encode_plain(struct call *c, const struct origin *o, struct str text,
     bool raw;
     if (start >= end)
         return 0;
-    int rc = pretok_run(c->t, &c->s, str_n(text.p + start, end - start), starting_bytes(o, text, start), &view, &pieces, &raw, c->err);
+    int rc =
+        pretok_run(c->t, &c->s, str_n(text.p + start, end - start), starting_bytes(o, text, start), &view, &pieces, &raw, c->err);
     return rc ? rc : encode_pieces(c, view, pieces, raw);
 }
 
@@ -334,8 +335,8 @@ static int words_open(struct call *c)
     return c->s.words ? 0 : err_nomem(c->err, "encoding", slots * sizeof *c->s.words);
 }
 
-int tokenizer_encode_spans(const struct tokenizer *t, const struct text_span *spans, size_t n, bool add_bos, struct token_ids *out,
-                           struct err *err)
+int tokenizer_encode_spans(const struct tokenizer *t, const struct text_span *spans, size_t n, bool add_bos,
+                           struct token_ids *out, struct err *err)
 {
     struct call *c = mem_try_zero(1, sizeof *c);
     size_t before = out->n;
@@ -361,7 +362,8 @@ int tokenizer_encode_spans(const struct tokenizer *t, const struct text_span *sp
     return rc;
 }
 
-int tokenizer_encode(const struct tokenizer *t, struct str text, const struct encode_options *opt, struct token_ids *out, struct err *err)
+int tokenizer_encode(const struct tokenizer *t, struct str text, const struct encode_options *opt, struct token_ids *out,
+                     struct err *err)
 {
     struct text_span span = {text, opt->parse_special};
     return tokenizer_encode_spans(t, &span, 1, opt->add_bos, out, err);

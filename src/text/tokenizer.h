@@ -25,13 +25,13 @@ int tokenizer_open_gguf(const struct gguf *g, struct tokenizer **out, struct err
 void tokenizer_close(struct tokenizer *t);
 
 struct tokenizer_info {
-    const char *model;    /* "bpe", "spm", "unigram" */
-    const char *pretok;   /* "gpt-2", "llama-bpe", ..., "custom (PCRE2)", "none" */
-    uint32_t vocab_size;  /* ids are below it; holes decode to nothing */
+    const char *model;   /* "bpe", "spm", "unigram" */
+    const char *pretok;  /* "gpt-2", "llama-bpe", ..., "custom (PCRE2)", "none" */
+    uint32_t vocab_size; /* ids are below it; holes decode to nothing */
     uint32_t merge_count, special_count;
     int64_t bos, eos, unk, pad; /* -1 = none */
     bool add_bos, add_eos;
-    const uint32_t *eog;  /* ids that end generation by themselves (eos, eot, eom ...), ascending */
+    const uint32_t *eog; /* ids that end generation by themselves (eos, eot, eom ...), ascending */
     uint32_t eog_count;
 };
 void tokenizer_info(const struct tokenizer *t, struct tokenizer_info *out); /* pointers live as long as t */
@@ -57,10 +57,11 @@ struct encode_options {
 };
 
 /* Appends to out.  Errors: ERR_NOMEM, ERR_LIMIT (a pattern's match limit). */
-int tokenizer_encode(const struct tokenizer *t, struct str text, const struct encode_options *opt, struct token_ids *out, struct err *err);
+int tokenizer_encode(const struct tokenizer *t, struct str text, const struct encode_options *opt, struct token_ids *out,
+                     struct err *err);
 /* Pieces are encoded as ONE text whose special tokens are recognised only where `special` says so. */
-int tokenizer_encode_spans(const struct tokenizer *t, const struct text_span *spans, size_t n, bool add_bos, struct token_ids *out,
-                           struct err *err);
+int tokenizer_encode_spans(const struct tokenizer *t, const struct text_span *spans, size_t n, bool add_bos,
+                           struct token_ids *out, struct err *err);
 
 struct str tokenizer_piece(const struct tokenizer *t, uint32_t id); /* the vocabulary's own text of the id; {NULL,0} for a hole */
 int64_t tokenizer_find(const struct tokenizer *t, struct str piece); /* id of exactly this vocabulary/added text, or -1 */
@@ -71,14 +72,14 @@ int tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t n, b
 
 /* Streaming: feed ids one by one, take bytes.  Zero-initialise; no memory of its own. */
 struct detok {
-    bool started;        /* a first piece's leading space rule is spent */
+    bool started; /* a first piece's leading space rule is spent */
     bool skip_special;
-    uint8_t held[4];     /* bytes of an unfinished scalar */
+    uint8_t held[4]; /* bytes of an unfinished scalar */
     uint8_t held_count;
-    uint8_t stripped;    /* leading characters the decoder dropped so far; 255: the text has begun */
+    uint8_t stripped; /* leading characters the decoder dropped so far; 255: the text has begun */
 };
 int detok_put(struct detok *d, const struct tokenizer *t, uint32_t id, struct buf *out); /* appends whole scalars only */
-int detok_end(struct detok *d, struct buf *out); /* what is still held, as U+FFFD */
+int detok_end(struct detok *d, struct buf *out);                                         /* what is still held, as U+FFFD */
 /* The raw bytes of one id in mid-text (byte tokens as their byte): for stop strings and grammars. */
 int tokenizer_id_bytes(const struct tokenizer *t, uint32_t id, bool first, struct buf *out);
 

@@ -1,7 +1,8 @@
 /* text/unicode.h - classes of code points as `tokenizers` sees them.
  *
- * The regular expressions of that library know Unicode 16; its other parts carry other versions, so each class below says whose it
- * is.  The tables are made by scripts/text_unicode_tables.py and compared with the library code point by code point in the tests. */
+ * The regular expressions of that library know Unicode 16; its other parts carry other versions, so each class below says whose
+ * it is.  The tables are made by scripts/text_unicode_tables.py and compared with the library code point by code point in the
+ * tests. */
 #ifndef RH_TEXT_UNICODE_H
 #define RH_TEXT_UNICODE_H
 
@@ -9,15 +10,16 @@
 #include <stdint.h>
 
 /* general categories, in the order of the tables */
-#define UNICODE_GC_LIST(X)                                                                                              \
-    X(Lu) X(Ll) X(Lt) X(Lm) X(Lo) X(Mn) X(Mc) X(Me) X(Nd) X(Nl) X(No) X(Pc) X(Pd) X(Ps) X(Pe) X(Pi) X(Pf) X(Po) X(Sm)   \
-    X(Sc) X(Sk) X(So) X(Zs) X(Zl) X(Zp) X(Cc) X(Cf) X(Cs) X(Co) X(Cn)
+#define UNICODE_GC_LIST(X)                                                                                                       \
+    X(Lu)                                                                                                                        \
+    X(Ll) X(Lt) X(Lm) X(Lo) X(Mn) X(Mc) X(Me) X(Nd) X(Nl) X(No) X(Pc) X(Pd) X(Ps) X(Pe) X(Pi) X(Pf) X(Po) X(Sm) X(Sc) X(Sk)      \
+        X(So) X(Zs) X(Zl) X(Zp) X(Cc) X(Cf) X(Cs) X(Co) X(Cn)
 
 enum unicode_gc {
 #define GC_ENUM(name) UNICODE_##name,
     UNICODE_GC_LIST(GC_ENUM)
 #undef GC_ENUM
-    UNICODE_GC_COUNT
+        UNICODE_GC_COUNT
 };
 
 enum unicode_main_bits {
@@ -28,13 +30,13 @@ enum unicode_main_bits {
 };
 
 enum unicode_more_bits {
-    UNICODE_WORD = 0x01,        /* \w of Rust's regex crate */
-    UNICODE_PUNCT = 0x02,       /* Punctuation, BertPreTokenizer */
-    UNICODE_MARK = 0x04,        /* StripAccents */
-    UNICODE_MARK_BERT = 0x08,   /* dropped by BertNormalizer strip_accents */
-    UNICODE_OTHER_BERT = 0x10,  /* dropped by BertNormalizer clean_text */
-    UNICODE_WORD_ONIG = 0x20,   /* \w of Oniguruma */
-    UNICODE_INERT = 0x40,       /* newer than the normaliser's tables: never decomposes, combines or moves */
+    UNICODE_WORD = 0x01,       /* \w of Rust's regex crate */
+    UNICODE_PUNCT = 0x02,      /* Punctuation, BertPreTokenizer */
+    UNICODE_MARK = 0x04,       /* StripAccents */
+    UNICODE_MARK_BERT = 0x08,  /* dropped by BertNormalizer strip_accents */
+    UNICODE_OTHER_BERT = 0x10, /* dropped by BertNormalizer clean_text */
+    UNICODE_WORD_ONIG = 0x20,  /* \w of Oniguruma */
+    UNICODE_INERT = 0x40,      /* newer than the normaliser's tables: never decomposes, combines or moves */
 };
 
 extern const uint8_t unicode_main_index[4352], unicode_more_index[4352];

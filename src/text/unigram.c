@@ -1,8 +1,8 @@
 /* text/unigram.c - the unigram model: the split of a piece with the highest sum of scores.
  *
  * Owns:       a trie of the vocabulary as hashed edges.
- * Invariants: 1. scores are added left to right in double precision and the first of equal paths wins, as in the reference, so the
- *                ids are the same to the last tie.  2. time is the length of the piece times the longest token. */
+ * Invariants: 1. scores are added left to right in double precision and the first of equal paths wins, as in the reference, so
+ * the ids are the same to the last tie.  2. time is the length of the piece times the longest token. */
 #include "text/text_int.h"
 
 #include "base/mem.h"
@@ -148,7 +148,8 @@ static int emit_text(const struct tokenizer *t, struct str text, struct token_id
     for (size_t i = 0; all && i < text.n; i++)
         all = u->fallback_id[(uint8_t)text.p[i]] != ID_NONE;
     if (!all)
-        return u->unk == ID_NONE ? err_set(err, ERR_FORMAT, "text needs an unknown token and the vocabulary names none") : push(out, u->unk, err);
+        return u->unk == ID_NONE ? err_set(err, ERR_FORMAT, "text needs an unknown token and the vocabulary names none")
+                                 : push(out, u->unk, err);
     int rc = 0;
     for (size_t i = 0; i < text.n && !rc; i++)
         rc = push(out, u->fallback_id[(uint8_t)text.p[i]], err);
@@ -176,7 +177,7 @@ int unigram_encode(const struct tokenizer *t, struct scratch *s, struct str piec
         uint32_t start = best[end].from, id = best[end].id;
         best[end].from = to; /* where the token that starts at `end` ends */
         to = end;
-        best[end].id = id;   /* still the token that ends at `end` */
+        best[end].id = id; /* still the token that ends at `end` */
         end = start;
     }
     int rc = 0;

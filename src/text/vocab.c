@@ -1,7 +1,7 @@
 /* text/vocab.c - token text <-> id: an array and an open-addressed hash of it.
  *
- * Invariants: 1. the hash is keyed with random bits, so no file can make lookups slow.  2. texts are borrowed from the tokenizer's
- * arena. */
+ * Invariants: 1. the hash is keyed with random bits, so no file can make lookups slow.  2. texts are borrowed from the
+ * tokenizer's arena. */
 #include "text/text_int.h"
 
 #include "base/hash.h"
@@ -54,7 +54,8 @@ int vocab_put(struct vocab *v, uint32_t id, struct str text, struct err *err)
     for (; v->slot[at]; at = (at + 1) & v->mask) {
         uint32_t other = (uint32_t)v->slot[at] - 1;
         if (v->slot[at] >> 32 == hash >> 32 && str_eq(v->piece[other], text))
-            return err_set(err, ERR_FORMAT, "vocabulary: token '%.*s' appears twice, with ids %u and %u", STR_ARG(text), other, id);
+            return err_set(err, ERR_FORMAT, "vocabulary: token '%.*s' appears twice, with ids %u and %u", STR_ARG(text), other,
+                           id);
     }
     v->piece[id] = text;
     *hint_word(v, hash) |= 1ull << (hash & 63);

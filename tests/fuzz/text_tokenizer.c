@@ -1,5 +1,5 @@
-/* tests/fuzz/text_tokenizer.c - a tokenizer.json and a text: open, encode, decode; whatever the bytes, no crash, and streaming gives the
- * same text as decoding at once.  Input: the JSON, a zero byte, the text. */
+/* tests/fuzz/text_tokenizer.c - a tokenizer.json and a text: open, encode, decode; whatever the bytes, no crash, and streaming
+ * gives the same text as decoding at once.  Input: the JSON, a zero byte, the text. */
 #include "base/utf8.h"
 #include "text/tokenizer.h"
 

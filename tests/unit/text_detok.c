@@ -1,5 +1,5 @@
-/* text/decode.c: streaming never splits a scalar and never shows U+FFFD for text that completes later; what cannot complete becomes one
- * U+FFFD per maximal subpart, as in one piece. */
+/* text/decode.c: streaming never splits a scalar and never shows U+FFFD for text that completes later; what cannot complete
+ * becomes one U+FFFD per maximal subpart, as in one piece. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,7 +31,10 @@ static int setup(void **state)
     (void)state;
     make_byte_level(&b, ",\"ab\":256", "[\"a\",\"b\"]", MAKE_BYTES);
     bytes = open_json(&b);
-    make_spm(&b, ",\"\xE2\x96\x81\":259,\"a\":260,\"\xE2\x96\x81" "a\":261,\"\xC3\xA9\":262", "[\"\xE2\x96\x81\",\"a\"]", MAKE_SPM);
+    make_spm(&b,
+             ",\"\xE2\x96\x81\":259,\"a\":260,\"\xE2\x96\x81"
+             "a\":261,\"\xC3\xA9\":262",
+             "[\"\xE2\x96\x81\",\"a\"]", MAKE_SPM);
     spm = open_json(&b);
     return 0;
 }

@@ -1,4 +1,5 @@
-/* text/load_gguf.c: small vocabularies in memory: what they mean, what is refused and how the message names it, every failing allocation. */
+/* text/load_gguf.c: small vocabularies in memory: what they mean, what is refused and how the message names it, every failing
+ * allocation. */
 #include "format_make.h"
 
 #include "text/tokenizer.h"
@@ -57,7 +58,8 @@ static void make_file(struct buf *out, const struct file *f)
 {
     struct buf b = {0};
     uint64_t count = 0;
-    const char *const texts[][2] = {{"tokenizer.ggml.model", f->model}, {"tokenizer.ggml.pre", f->pre}, {"general.architecture", f->arch}};
+    const char *const texts[][2] = {
+        {"tokenizer.ggml.model", f->model}, {"tokenizer.ggml.pre", f->pre}, {"general.architecture", f->arch}};
     for (size_t i = 0; i < 3; i++)
         if (texts[i][1]) {
             gguf_put_key(&b, texts[i][0], GGUF_STRING);
@@ -112,11 +114,21 @@ static void expect(const struct file *f, const char *text, bool bos, const uint3
 
 #define EXPECT(f, text, bos, ...) expect(f, text, bos, (uint32_t[]){__VA_ARGS__}, sizeof((uint32_t[]){__VA_ARGS__}) / 4)
 
-static const char *const bpe_tokens[] = {"a", "b", "\xC4\xA0", "ab", "\xC4\xA0" "ab", "<|im_end|>", "<u>", "[PAD7]", "1"};
+static const char *const bpe_tokens[] = {"a",
+                                         "b",
+                                         "\xC4\xA0",
+                                         "ab",
+                                         "\xC4\xA0"
+                                         "ab",
+                                         "<|im_end|>",
+                                         "<u>",
+                                         "[PAD7]",
+                                         "1"};
 static const int32_t bpe_types[] = {1, 1, 1, 1, 1, 3, 4, 5, 1};
 static const char *const bpe_merges[] = {"a b", "\xC4\xA0 ab"};
-#define BPE                                                                                                                  \
-    .model = "gpt2", .pre = "gpt-2", .tokens = bpe_tokens, .types = bpe_types, .n = 9, .merges = bpe_merges, .merges_n = 2, FILE_NONE
+#define BPE                                                                                                                      \
+    .model = "gpt2", .pre = "gpt-2", .tokens = bpe_tokens, .types = bpe_types, .n = 9, .merges = bpe_merges, .merges_n = 2,      \
+    FILE_NONE
 
 static void test_bpe(void **state)
 {
@@ -146,8 +158,9 @@ static void test_bpe(void **state)
 static const char *const spm_tokens[] = {"<unk>", "<s>", "</s>", "\xE2\x96\x81", "a", "b", "c", "ab", "bc", "abc", "<0x0A>"};
 static const int32_t spm_types[] = {2, 3, 3, 1, 1, 1, 1, 1, 1, 1, 6};
 static const float spm_scores[] = {0, 0, 0, -10, -11, -12, -13, -1, -2, -3, 0};
-#define SPM                                                                                                                  \
-    .model = "llama", .tokens = spm_tokens, .types = spm_types, .scores = spm_scores, .n = 11, .bos = 1, .eos = 2, .unk = 0, .eot = -1, .add_bos = -1, .prefix = -1
+#define SPM                                                                                                                      \
+    .model = "llama", .tokens = spm_tokens, .types = spm_types, .scores = spm_scores, .n = 11, .bos = 1, .eos = 2, .unk = 0,     \
+    .eot = -1, .add_bos = -1, .prefix = -1
 
 static void test_spm(void **state)
 {
@@ -163,7 +176,14 @@ static void test_spm(void **state)
 
 static void test_unigram(void **state)
 {
-    static const char *const tokens[] = {"<pad>", "</s>", "<unk>", "\xE2\x96\x81", "a", "\xE2\x96\x81" "ab", "b"};
+    static const char *const tokens[] = {"<pad>",
+                                         "</s>",
+                                         "<unk>",
+                                         "\xE2\x96\x81",
+                                         "a",
+                                         "\xE2\x96\x81"
+                                         "ab",
+                                         "b"};
     static const int32_t types[] = {3, 3, 2, 1, 1, 1, 1};
     static const float scores[] = {0, 0, 0, -3, -2, -2.5f, -4};
     (void)state;
@@ -181,18 +201,49 @@ static const struct {
     {{.model = "rwkv", .tokens = bpe_tokens, .n = 9, FILE_NONE}, ERR_UNSUPPORTED, "'rwkv'"},
     {{.model = "gpt2", FILE_NONE}, ERR_FORMAT, "tokenizer.ggml.tokens: missing"},
     {{.model = "gpt2", .tokens = bpe_tokens, .n = 9, FILE_NONE}, ERR_FORMAT, "tokenizer.ggml.merges: missing"},
-    {{.model = "gpt2", .pre = "made-up", .tokens = bpe_tokens, .n = 9, .merges = bpe_merges, .merges_n = 2, FILE_NONE}, ERR_UNSUPPORTED, "'made-up'"},
-    {{.model = "gpt2", .tokens = bpe_tokens, .types = bpe_types, .n = 9, .types_n = 8, .merges = bpe_merges, .merges_n = 2, FILE_NONE}, ERR_FORMAT,
+    {{.model = "gpt2", .pre = "made-up", .tokens = bpe_tokens, .n = 9, .merges = bpe_merges, .merges_n = 2, FILE_NONE},
+     ERR_UNSUPPORTED,
+     "'made-up'"},
+    {{.model = "gpt2",
+      .tokens = bpe_tokens,
+      .types = bpe_types,
+      .n = 9,
+      .types_n = 8,
+      .merges = bpe_merges,
+      .merges_n = 2,
+      FILE_NONE},
+     ERR_FORMAT,
      "token_type: expected 9 items, got 8"},
-    {{.model = "gpt2", .tokens = (const char *const[]){"a", "b", "a"}, .n = 3, .merges = bpe_merges, .merges_n = 0, FILE_NONE}, ERR_FORMAT, "'a' appears twice"},
-    {{.model = "gpt2", .tokens = (const char *const[]){"a", "\xFF"}, .n = 2, .merges = bpe_merges, .merges_n = 0, FILE_NONE}, ERR_FORMAT, "tokens[1]"},
-    {{.model = "gpt2", .tokens = bpe_tokens, .n = 9, .merges = (const char *const[]){"a b", "ab"}, .merges_n = 2, FILE_NONE}, ERR_FORMAT, "merges[1]"},
-    {{.model = "gpt2", .tokens = bpe_tokens, .n = 9, .merges = (const char *const[]){"a zz"}, .merges_n = 1, FILE_NONE}, ERR_FORMAT, "merges[0]"},
-    {{.model = "gpt2", .tokens = bpe_tokens, .n = 9, .merges = (const char *const[]){"b a"}, .merges_n = 1, FILE_NONE}, ERR_FORMAT, "'ba'"},
+    {{.model = "gpt2", .tokens = (const char *const[]){"a", "b", "a"}, .n = 3, .merges = bpe_merges, .merges_n = 0, FILE_NONE},
+     ERR_FORMAT,
+     "'a' appears twice"},
+    {{.model = "gpt2", .tokens = (const char *const[]){"a", "\xFF"}, .n = 2, .merges = bpe_merges, .merges_n = 0, FILE_NONE},
+     ERR_FORMAT,
+     "tokens[1]"},
+    {{.model = "gpt2", .tokens = bpe_tokens, .n = 9, .merges = (const char *const[]){"a b", "ab"}, .merges_n = 2, FILE_NONE},
+     ERR_FORMAT,
+     "merges[1]"},
+    {{.model = "gpt2", .tokens = bpe_tokens, .n = 9, .merges = (const char *const[]){"a zz"}, .merges_n = 1, FILE_NONE},
+     ERR_FORMAT,
+     "merges[0]"},
+    {{.model = "gpt2", .tokens = bpe_tokens, .n = 9, .merges = (const char *const[]){"b a"}, .merges_n = 1, FILE_NONE},
+     ERR_FORMAT,
+     "'ba'"},
     {{.model = "llama", .tokens = spm_tokens, .n = 11, FILE_NONE}, ERR_FORMAT, "tokenizer.ggml.scores"},
     {{.model = "t5", .tokens = spm_tokens, .n = 11, FILE_NONE}, ERR_FORMAT, "tokenizer.ggml.scores"},
-    {{.model = "gpt2", .tokens = bpe_tokens, .n = 9, .merges = bpe_merges, .merges_n = 2, .bos = 9, .eos = -1, .unk = -1, .eot = -1, .add_bos = -1, .prefix = -1},
-     ERR_FORMAT, "bos_token_id: id 9, expected below 9"},
+    {{.model = "gpt2",
+      .tokens = bpe_tokens,
+      .n = 9,
+      .merges = bpe_merges,
+      .merges_n = 2,
+      .bos = 9,
+      .eos = -1,
+      .unk = -1,
+      .eot = -1,
+      .add_bos = -1,
+      .prefix = -1},
+     ERR_FORMAT,
+     "bos_token_id: id 9, expected below 9"},
 };
 
 static void test_refused(void **state)
@@ -242,7 +293,7 @@ static void test_faults(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bpe), cmocka_unit_test(test_spm), cmocka_unit_test(test_unigram), cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_faults)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bpe), cmocka_unit_test(test_spm), cmocka_unit_test(test_unigram),
+                                       cmocka_unit_test(test_refused), cmocka_unit_test(test_faults)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

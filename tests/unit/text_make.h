@@ -18,8 +18,8 @@ static inline uint32_t make_byte_char(unsigned byte)
     return 0;
 }
 
-/* Byte-level BPE: ids 0..255 are the bytes, 256.. `more` (JSON strings, byte-level spelling, comma-separated after the first comma),
- * then whatever top-level members `parts` adds. */
+/* Byte-level BPE: ids 0..255 are the bytes, 256.. `more` (JSON strings, byte-level spelling, comma-separated after the first
+ * comma), then whatever top-level members `parts` adds. */
 static inline void make_byte_level(struct buf *b, const char *more, const char *merges, const char *parts)
 {
     buf_z(b, "{\"model\":{\"type\":\"BPE\",\"vocab\":{");
@@ -33,22 +33,25 @@ static inline void make_byte_level(struct buf *b, const char *more, const char *
     buf_printf(b, "},\"merges\":[%s]}%s}", merges, parts);
 }
 
-#define MAKE_BYTES ",\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},\"decoder\":{\"type\":\"ByteLevel\"}"
+#define MAKE_BYTES                                                                                                               \
+    ",\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},\"decoder\":{\"type\":"           \
+    "\"ByteLevel\"}"
 
 /* Character BPE with byte fallback: <unk> <s> </s>, then <0x00>..<0xFF> (ids 3..258), then `more`. */
 static inline void make_spm(struct buf *b, const char *more, const char *merges, const char *parts)
 {
-    buf_z(b, "{\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"fuse_unk\":true,\"byte_fallback\":true,\"vocab\":{\"<unk>\":0,\"<s>\":1,\"</s>\":2");
+    buf_z(b, "{\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"fuse_unk\":true,\"byte_fallback\":true,\"vocab\":{\"<unk>\":"
+             "0,\"<s>\":1,\"</s>\":2");
     for (unsigned i = 0; i < 256; i++)
         buf_printf(b, ",\"<0x%02X>\":%u", i, i + 3);
     buf_printf(b, "%s},\"merges\":[%s]}%s}", more, merges, parts);
 }
 
-#define MAKE_SPM                                                                                                              \
-    ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\xE2\x96\x81\"},"            \
-    "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}]},"                                   \
-    "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xE2\x96\x81\"},"       \
-    "\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,"   \
+#define MAKE_SPM                                                                                                                 \
+    ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\xE2\x96\x81\"},"               \
+    "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}]},"                                      \
+    "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xE2\x96\x81\"},"          \
+    "\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,"      \
     "\"stop\":0}]}"
 
 #endif

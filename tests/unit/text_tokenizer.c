@@ -1,5 +1,5 @@
-/* text/: opening (good files, damaged ones, every failing allocation), spans, end tokens, holes, limits, many threads.  That ids equal the
- * reference library's is the business of tests/text_oracle.py and tests/text_parts.py. */
+/* text/: opening (good files, damaged ones, every failing allocation), spans, end tokens, holes, limits, many threads.  That ids
+ * equal the reference library's is the business of tests/text_oracle.py and tests/text_parts.py. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,9 +15,9 @@
 
 #include "text_make.h"
 
-#define ADDED                                                                                                                \
-    ",\"added_tokens\":[{\"id\":258,\"content\":\"<|end|>\",\"normalized\":false,\"special\":true},"                         \
-    "{\"id\":259,\"content\":\"<t>\",\"normalized\":false,\"special\":false},"                                               \
+#define ADDED                                                                                                                    \
+    ",\"added_tokens\":[{\"id\":258,\"content\":\"<|end|>\",\"normalized\":false,\"special\":true},"                             \
+    "{\"id\":259,\"content\":\"<t>\",\"normalized\":false,\"special\":false},"                                                   \
     "{\"id\":260,\"content\":\"<|bos|>\",\"normalized\":true,\"special\":true}]"
 
 static struct tokenizer *open_ok(struct buf *b, const char *config)
@@ -32,13 +32,17 @@ static struct tokenizer *open_ok(struct buf *b, const char *config)
 static struct tokenizer *make(const char *parts)
 {
     struct buf b = {0};
-    make_byte_level(&b, ",\"ab\":256,\"\xC4\xA0" "ab\":257", "[\"a\",\"b\"],[\"\xC4\xA0\",\"ab\"]", parts);
+    make_byte_level(&b,
+                    ",\"ab\":256,\"\xC4\xA0"
+                    "ab\":257",
+                    "[\"a\",\"b\"],[\"\xC4\xA0\",\"ab\"]", parts);
     struct tokenizer *t = open_ok(&b, "{\"bos_token\":\"<|bos|>\",\"eos_token\":{\"content\":\"<|end|>\"}}");
     buf_free(&b);
     return t;
 }
 
-static void expect(const struct tokenizer *t, const struct text_span *spans, size_t n, bool bos, const uint32_t *want, size_t count)
+static void expect(const struct tokenizer *t, const struct text_span *spans, size_t n, bool bos, const uint32_t *want,
+                   size_t count)
 {
     struct token_ids ids = {0};
     struct err err = {0};
@@ -50,7 +54,7 @@ static void expect(const struct tokenizer *t, const struct text_span *spans, siz
     token_ids_free(&ids);
 }
 
-#define EXPECT(t, spans, bos, ...)                                                                                          \
+#define EXPECT(t, spans, bos, ...)                                                                                               \
     expect(t, spans, sizeof(spans) / sizeof *(spans), bos, (uint32_t[]){__VA_ARGS__}, sizeof((uint32_t[]){__VA_ARGS__}) / 4)
 
 static void test_spans(void **state)
@@ -77,8 +81,9 @@ static void test_spans(void **state)
 static void test_spans_normalized(void **state)
 {
     (void)state;
-    struct tokenizer *t = make(MAKE_BYTES ADDED ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Lowercase\"},"
-                                                "{\"type\":\"NFC\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\"x\"},\"content\":\"\"}]}");
+    struct tokenizer *t =
+        make(MAKE_BYTES ADDED ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Lowercase\"},"
+                              "{\"type\":\"NFC\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\"x\"},\"content\":\"\"}]}");
     struct text_span a[] = {{STR("x<|BOS|>X"), true}, {STR("<|bOs|>"), false}, {STR("<|bos|>"), true}};
     EXPECT(t, a, false, 260, '<', '|', 'b', 'o', 's', '|', '>', 260);
     tokenizer_close(t);
@@ -112,9 +117,12 @@ static void test_post_processor(void **state)
 {
     (void)state;
     struct buf b = {0};
-    make_byte_level(&b, "", "", MAKE_BYTES ",\"added_tokens\":[{\"id\":256,\"content\":\"<s>\",\"special\":true},{\"id\":257,\"content\":\"</s>\",\"special\":true}],"
-                    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],"
-                    "\"pair\":[],\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[256],\"tokens\":[\"<s>\"]}}}");
+    make_byte_level(&b, "", "",
+                    MAKE_BYTES ",\"added_tokens\":[{\"id\":256,\"content\":\"<s>\",\"special\":true},{\"id\":257,\"content\":\"</"
+                               "s>\",\"special\":true}],"
+                               "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>"
+                               "\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],"
+                               "\"pair\":[],\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[256],\"tokens\":[\"<s>\"]}}}");
     struct text_span a[] = {{STR("a"), true}};
     struct tokenizer *t = open_ok(&b, "");
     EXPECT(t, a, true, 256, 'a');
@@ -147,7 +155,8 @@ static void test_holes(void **state)
     buf_free(&out);
 }
 
-#define SPLIT(regex) ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" regex "\"},\"behavior\":\"Isolated\",\"invert\":false}"
+#define SPLIT(regex)                                                                                                             \
+    ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" regex "\"},\"behavior\":\"Isolated\",\"invert\":false}"
 
 static const struct damaged {
     const char *more, *merges, *parts;
@@ -170,19 +179,22 @@ static const struct damaged {
     {"", "", ",\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAAA\"}", ERR_FORMAT, "precompiled_charsmap"},
     {"", "", ",\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"!\"}", ERR_FORMAT, "base64"},
     {"", "", ",\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}", ERR_UNSUPPORTED, "'UnicodeScripts'"},
-    {"", "", ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Up\"}", ERR_FORMAT, "'behavior'"},
+    {"", "", ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Up\"}", ERR_FORMAT,
+     "'behavior'"},
     {"", "", SPLIT("(a"), ERR_FORMAT, "regular expression"},
     {"", "", SPLIT("(?m:a)"), ERR_UNSUPPORTED, "regular expression"},
     {"", "", SPLIT("\\\\p{Klingon}"), ERR_UNSUPPORTED, "property"},
     {"", "", SPLIT("(?i:ss)"), ERR_UNSUPPORTED, "fold"},
     {"", "", ",\"decoder\":{\"type\":\"WordPiece\"}", ERR_UNSUPPORTED, "'WordPiece'"},
-    {"", "", ",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"ByteLevel\"}]}", ERR_UNSUPPORTED, "'ByteLevel'"},
+    {"", "", ",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"ByteLevel\"}]}", ERR_UNSUPPORTED,
+     "'ByteLevel'"},
     {"", "", ",\"post_processor\":{\"type\":\"Odd\"}", ERR_UNSUPPORTED, "'Odd'"},
     {"", "", ",\"added_tokens\":[{\"id\":300,\"content\":\"<x>\"}]", ERR_FORMAT, "id 300 in the file"},
     {"", "", ",\"added_tokens\":[{\"id\":256,\"content\":\"<x>\"},{\"id\":257,\"content\":\"<x>\"}]", ERR_FORMAT, "same text"},
     {"", "", ",\"added_tokens\":[{\"content\":\"<x>\"}]", ERR_FORMAT, "'added_tokens'[0]"},
     {"", "", ",\"added_tokens\":{}", ERR_FORMAT, "'added_tokens'"},
-    {"", "", ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}}]}", ERR_FORMAT, "'<s>'"},
+    {"", "", ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}}]}", ERR_FORMAT,
+     "'<s>'"},
     {"", "", ",\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[\"a\",900],\"sep\":[\"b\",1]}", ERR_FORMAT, "id 900"},
 };
 
@@ -196,15 +208,16 @@ static void test_damaged(void **state)
         make_byte_level(&b, damaged[i].more, damaged[i].merges, damaged[i].parts);
         int rc = tokenizer_open_json(buf_view(&b), (struct str){0}, &t, &err);
         if (rc != damaged[i].code || !strstr(err.text, damaged[i].says))
-            fail_msg("case %zu: %s: expected %s and '%s', got %s: %s", i, damaged[i].parts, err_name(damaged[i].code), damaged[i].says,
-                     err_name(rc), err.text);
+            fail_msg("case %zu: %s: expected %s and '%s', got %s: %s", i, damaged[i].parts, err_name(damaged[i].code),
+                     damaged[i].says, err_name(rc), err.text);
         buf_free(&b);
     }
 }
 
 static void test_refused_models(void **state)
 {
-    static const char *const texts[] = {"{\"model\":{\"type\":\"WordPiece\",\"vocab\":{}}}", "{\"model\":{\"type\":\"WordLevel\",\"vocab\":{}}}",
+    static const char *const texts[] = {"{\"model\":{\"type\":\"WordPiece\",\"vocab\":{}}}",
+                                        "{\"model\":{\"type\":\"WordLevel\",\"vocab\":{}}}",
                                         "{\"model\":{\"type\":\"BPE\",\"dropout\":0.1,\"vocab\":{},\"merges\":[]}}"};
     (void)state;
     for (size_t i = 0; i < 3; i++) {
@@ -246,7 +259,8 @@ static void test_long_runs(void **state)
     size_t n = 2u << 20;
     char *text = malloc(n);
     struct buf b = {0};
-    make_byte_level(&b, ",\"aa\":256,\"aaaa\":257,\"\xC4\xA0\xC4\xA0\":258", "[\"a\",\"a\"],[\"aa\",\"aa\"],[\"\xC4\xA0\",\"\xC4\xA0\"]", MAKE_BYTES);
+    make_byte_level(&b, ",\"aa\":256,\"aaaa\":257,\"\xC4\xA0\xC4\xA0\":258",
+                    "[\"a\",\"a\"],[\"aa\",\"aa\"],[\"\xC4\xA0\",\"\xC4\xA0\"]", MAKE_BYTES);
     struct tokenizer *t = open_ok(&b, "");
     for (int k = 0; k < 2; k++) {
         struct token_ids ids = {0};
@@ -263,16 +277,17 @@ static void test_long_runs(void **state)
 
 /* ---- every allocation fails once: an error, no leak (the asan build looks), and the next try works */
 
-#define FAULT_PARTS                                                                                                          \
-    ADDED ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFKC\"},{\"type\":\"Lowercase\"},"            \
-          "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"q\"},\"content\":\"qq\"}]},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[" \
-          "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?<=x)y\"},\"behavior\":\"Isolated\",\"invert\":false},"             \
-          "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"first\"},"                                     \
+#define FAULT_PARTS                                                                                                              \
+    ADDED ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFKC\"},{\"type\":\"Lowercase\"},"                \
+          "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"q\"},\"content\":\"qq\"}]},\"pre_tokenizer\":{\"type\":\"Sequence\","  \
+          "\"pretokenizers\":["                                                                                                  \
+          "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?<=x)y\"},\"behavior\":\"Isolated\",\"invert\":false},"                 \
+          "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"first\"},"                                         \
           "{\"type\":\"ByteLevel\",\"add_prefix_space\":true}]},\"decoder\":{\"type\":\"ByteLevel\"}"
 
-static const char unigram[] =
-    "{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"<unk>\",0],[\"a\",-1],[\"b\",-2],[\"ab\",-1.5]]},\"decoder\":{\"type\":\"Metaspace\","
-    "\"replacement\":\"_\"}}";
+static const char unigram[] = "{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"<unk>\",0],[\"a\",-1],[\"b\",-2],["
+                              "\"ab\",-1.5]]},\"decoder\":{\"type\":\"Metaspace\","
+                              "\"replacement\":\"_\"}}";
 
 /* open, encode, decode; 0 or ERR_NOMEM */
 static int round_trip(struct str json, struct str text)
@@ -322,10 +337,16 @@ static void test_faults(void **state)
     for (int i = 0; i < 90; i++)
         buf_z(&text, "abab  ");
     buf_put(&text, "\xFF", 1);
-    make_byte_level(&b, ",\"ab\":256,\"\xC4\xA0" "ab\":257", "[\"a\",\"b\"],[\"\xC4\xA0\",\"ab\"]", FAULT_PARTS);
+    make_byte_level(&b,
+                    ",\"ab\":256,\"\xC4\xA0"
+                    "ab\":257",
+                    "[\"a\",\"b\"],[\"\xC4\xA0\",\"ab\"]", FAULT_PARTS);
     every_fault(buf_view(&b), buf_view(&text));
     b.n = 0;
-    make_spm(&b, ",\"\xE2\x96\x81\":259,\"a\":260,\"\xE2\x96\x81" "a\":261", "[\"\xE2\x96\x81\",\"a\"]", MAKE_SPM);
+    make_spm(&b,
+             ",\"\xE2\x96\x81\":259,\"a\":260,\"\xE2\x96\x81"
+             "a\":261",
+             "[\"\xE2\x96\x81\",\"a\"]", MAKE_SPM);
     every_fault(buf_view(&b), buf_view(&text));
     every_fault(str_of(unigram), buf_view(&text));
     buf_free(&b);
@@ -378,9 +399,11 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_spans),          cmocka_unit_test(test_spans_normalized), cmocka_unit_test(test_info), cmocka_unit_test(test_post_processor),
-        cmocka_unit_test(test_holes),          cmocka_unit_test(test_damaged),          cmocka_unit_test(test_refused_models),
-        cmocka_unit_test(test_limits),         cmocka_unit_test(test_long_runs),        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_spans),          cmocka_unit_test(test_spans_normalized),
+        cmocka_unit_test(test_info),           cmocka_unit_test(test_post_processor),
+        cmocka_unit_test(test_holes),          cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_refused_models), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_long_runs),      cmocka_unit_test(test_faults),
         cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
