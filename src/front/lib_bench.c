@@ -241,7 +241,9 @@ static int report(struct bench *b, struct probe_ticks from, struct buf *out, str
                d.backend, d.level, d.n_threads, kv_format_name(b->m->k_format), kv_format_name(b->m->v_format), b->o.depth, b->o.sequences,
                b->reps);
     if (b->o.prompt) {
-        double gop = put_rates(out, "prefill", b->o.prompt, b->prefill, b->reps) * (double)info->operations_per_token / 1e9;
+        double head = 2.0 * info->vocab * info->hidden; /* only the last row goes through it */
+        double operations = (double)info->operations_per_token - head + head / b->o.prompt;
+        double gop = put_rates(out, "prefill", b->o.prompt, b->prefill, b->reps) * operations / 1e9;
         buf_printf(out, ",\"gop_per_s\":%.6g", gop);
         put_share(out, "percent_of_int8_limit", gop, limits.int8.best);
         put_share(out, "percent_of_f32_limit", gop, limits.f32.best);
