@@ -23,9 +23,11 @@ def counts(output, status):
             found = (int(m[3]) - int(m[2]), int(m[2]))
         elif m := re.search(r"^(?:\w+: )?(\d+) passed, (\d+) failed", line):
             found = (int(m[1]), int(m[2]))
-        elif m := re.search(r"(\d+) (?:comparisons|cells), (\d+) (?:differences|mismatches)", line):
+        elif m := re.search(r"(\d+) (?:comparisons|cells), (\d+) (?:differences|mismatches|wrong)", line):
             found = (int(m[1]) - int(m[2]), int(m[2]))
-        elif m := re.search(r"=+ (?:(\d+) failed)?,? ?(?:(\d+) passed)?.* in [\d.]+s", line):
+        elif m := re.search(r"^(\d+) models, (\d+) failed, \d+ not supported", line):
+            found = (int(m[1]) - int(m[2]), int(m[2]))
+        elif m := re.search(r"^(?:=+ )?(?:(\d+) failed)?(?:, )?(?:(\d+) passed)?.* in [\d.]+s\b", line):
             found = (int(m[2] or 0), int(m[1] or 0))
     if found is None:
         return (1, 0) if status == 0 else (0, 1)
