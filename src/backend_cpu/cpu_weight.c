@@ -117,27 +117,41 @@ struct pack_job {
 
 static void put_float(unsigned char *panel, enum cpu_layout layout, uint32_t k, uint32_t lane, const unsigned char *from)
 {
-    if (layout == CPU_LAYOUT_F32)
-        memcpy(panel + ((size_t)k * CPU_PANEL_ROWS + lane) * 4, from, 4);
-    else if (layout == CPU_LAYOUT_F16)
-        memcpy(panel + ((size_t)k * CPU_PANEL_ROWS + lane) * 2, from, 2);
-    else
-        memcpy(panel + ((size_t)k * CPU_PANEL_ROWS + 2 * (lane & 7) + (lane >> 3)) * 2, from, 2);
+    size_t n = layout == CPU_LAYOUT_F32 ? 4 : 2;
+    memcpy(panel + ((size_t)k * CPU_PANEL_ROWS + lane) * n, from, n);
 }
 
-/* Columns in tiles, so that a tile of the panel stays in the first cache while 16 rows are laid into it. */
+/* Columns [from, from + n) of up to 16 rows into the panel, by way of a small square: rows of a large file lie at distances that
+ * fall on one another in the first cache.  place[lane]: where a column has the lane. */
+enum { SQUARE = 32 };
+static void lay_square(unsigned char *panel, const unsigned char *row, size_t row_bytes, uint32_t lanes, const uint8_t *place, size_t esize,
+                       uint32_t from, uint32_t n)
+{
+    unsigned char square[CPU_PANEL_ROWS][SQUARE * 4];
+    for (uint32_t lane = 0; lane < lanes; lane++)
+        memcpy(square[lane], row + lane * row_bytes + from * esize, n * esize);
+    for (uint32_t k = 0; k < n; k++) {
+        unsigned char *to = panel + (size_t)(from + k) * CPU_PANEL_ROWS * esize;
+        for (uint32_t lane = 0; lane < lanes; lane++) {
+            if (esize == 4)
+                memcpy(to + place[lane] * 4, square[lane] + k * 4, 4);
+            else
+                memcpy(to + place[lane] * 2, square[lane] + k * 2, 2);
+        }
+    }
+}
+
 static void pack_float_panel(const struct pack_job *j, uint32_t panel, unsigned char *out)
 {
+    static const uint8_t straight[CPU_PANEL_ROWS] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    static const uint8_t paired[CPU_PANEL_ROWS] = {0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15};
     const struct weight_src *s = j->src;
     enum cpu_layout layout = j->plan->panel.layout;
-    size_t esize = layout == CPU_LAYOUT_F32 ? 4 : 2;
     uint32_t lanes = s->rows - panel * CPU_PANEL_ROWS < CPU_PANEL_ROWS ? s->rows - panel * CPU_PANEL_ROWS : CPU_PANEL_ROWS;
-    for (uint32_t k0 = 0; k0 < s->cols; k0 += 128)
-        for (uint32_t lane = 0; lane < lanes; lane++) {
-            const unsigned char *row = (const unsigned char *)s->data + (panel * (uint64_t)CPU_PANEL_ROWS + lane) * s->row_bytes;
-            for (uint32_t k = k0; k < s->cols && k < k0 + 128; k++)
-                put_float(out, layout, k, lane, row + k * esize);
-        }
+    const unsigned char *row = (const unsigned char *)s->data + panel * (uint64_t)CPU_PANEL_ROWS * s->row_bytes;
+    for (uint32_t k = 0; k < s->cols; k += SQUARE)
+        lay_square(out, row, s->row_bytes, lanes, layout == CPU_LAYOUT_BF16 ? paired : straight, layout == CPU_LAYOUT_F32 ? 4 : 2, k,
+                   s->cols - k < SQUARE ? s->cols - k : SQUARE);
 }
 
 static void pack_converted_panel(const struct pack_job *j, uint32_t panel, float *row, unsigned char *out)
