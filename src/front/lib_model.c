@@ -76,8 +76,11 @@ static void *texts_thread(void *arg)
 
 static int load_weights(struct rh_model *m, struct err *err)
 {
+    int rc = plan_admit_weights(m->path, err);
+    if (rc)
+        return rc;
     engine_gate_enter(&m->host->gate);
-    int rc = model_open(m->path, m->host->device, &m->options, &m->model, err);
+    rc = model_open(m->path, m->host->device, &m->options, &m->model, err);
     engine_gate_leave(&m->host->gate);
     return rc;
 }

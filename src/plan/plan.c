@@ -1,6 +1,10 @@
 /* plan/plan.c - see plan.h. */
 #include "plan/plan.h"
 
+#include "base/file.h"
+#include "base/str.h"
+
+#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -84,6 +88,53 @@ void plan_machine_read(struct plan_machine *out)
         out->total_bytes = limit;
     if (left < out->available_bytes)
         out->available_bytes = left;
+}
+
+static uint64_t dir_bytes(const char *path)
+{
+    char file[4096];
+    uint64_t sum = 0;
+    struct dirent *d;
+    DIR *dir = opendir(path);
+    while (dir && (d = readdir(dir)))
+        if (str_ends(str_of(d->d_name), STR(".safetensors")) && file_join(file, sizeof file, path, d->d_name, NULL) == 0) {
+            int64_t n = file_size(file);
+            sum += n > 0 ? (uint64_t)n : 0;
+        }
+    if (dir)
+        closedir(dir);
+    return sum;
+}
+
+uint64_t plan_file_bytes(const char *path)
+{
+    unsigned no, of;
+    const char *tail = strstr(path, "-00001-of-");
+    int64_t n = file_size(path);
+    if (file_is_dir(path))
+        return dir_bytes(path);
+    if (!tail || sscanf(tail, "-%5u-of-%5u.gguf", &no, &of) != 2 || of > 99999)
+        return n > 0 ? (uint64_t)n : 0;
+    uint64_t sum = 0;
+    for (unsigned i = 1; i <= of; i++) {
+        char file[4096];
+        snprintf(file, sizeof file, "%.*s-%05u-of-%05u.gguf", (int)(tail - path), path, i, of);
+        n = file_size(file);
+        sum += n > 0 ? (uint64_t)n : 0;
+    }
+    return sum;
+}
+
+int plan_admit_weights(const char *path, struct err *err)
+{
+    struct plan_machine m;
+    uint64_t bytes = plan_file_bytes(path);
+    plan_machine_read(&m);
+    if (m.available_bytes == 0 || bytes <= m.available_bytes)
+        return 0;
+    return err_set(err, ERR_NOMEM, "%s: weights of %llu MiB, but %llu MiB of memory are available (of %llu)", path,
+                   (unsigned long long)(bytes >> 20), (unsigned long long)(m.available_bytes >> 20),
+                   (unsigned long long)(m.total_bytes >> 20));
 }
 
 uint64_t plan_state_budget(const struct kv_config *kv, uint64_t asked, uint64_t free_bytes)

@@ -3,7 +3,7 @@
  * Owns:       nothing: tables are plain values.
  * Invariants: 1. Every component that lives as long as the model has a row; the sum of `planned` is what admission may rely on.
  *             2. Budgets are chosen here once, before weights are loaded, never while requests run.
- * Does not:   allocate, schedule, or read models' files.
+ * Does not:   allocate, schedule, or read models' files (only their sizes).
  * Threads:    pure functions; the machine's figures are read from /proc and the cgroup files at each call. */
 #ifndef RH_PLAN_PLAN_H
 #define RH_PLAN_PLAN_H
@@ -33,6 +33,11 @@ struct plan_machine {
     uint64_t rss_anon_bytes;  /* of this process, now */
 };
 void plan_machine_read(struct plan_machine *out);
+
+/* Bytes of a model's weight files as they lie on disk: a .gguf file, all files of its split set, or the safetensors of a directory. */
+uint64_t plan_file_bytes(const char *path);
+/* Refuses what cannot fit, with both numbers, before a byte of it is read. */
+int plan_admit_weights(const char *path, struct err *err);
 
 /* Budget of sequence state.  asked > 0: that.  Else what one sequence of the whole context takes, but at most nine tenths of
  * `free_bytes` (what is left after weights and step buffers), and at least one slab per group. */

@@ -1,0 +1,112 @@
+/* Memory plans: sums, budgets, and what the machine is asked. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "plan/plan.h"
+
+static const struct kv_layer_spec layers[2] = {
+    {.policy = KV_FULL, .n_kv_heads = 8, .d_k = 64, .d_v = 64, .k_format = KV_F16, .v_format = KV_F16},
+    {.policy = KV_FULL, .n_kv_heads = 8, .d_k = 64, .d_v = 64, .k_format = KV_F16, .v_format = KV_F16},
+};
+
+static struct kv_config config(uint32_t context)
+{
+    return (struct kv_config){.layers = layers, .layer_count = 2, .rewind_slack = 64, .context_max = context};
+}
+
+static void budgets(void **state)
+{
+    struct kv_config kv = config(100000);
+    uint64_t whole = kv_plan_bytes(&kv, 100000);
+    (void)state;
+    assert_int_equal(plan_state_budget(&kv, 123456789, 1), 123456789);
+    assert_int_equal(plan_state_budget(&kv, 0, UINT64_MAX / 2), whole);
+    assert_int_equal(plan_state_budget(&kv, 0, 100u << 20), 90u << 20);
+    assert_int_equal(plan_state_budget(&kv, 0, 0), kv_plan_bytes(&kv, 1));
+}
+
+static void positions_alone_are_the_most_that_fit(void **state)
+{
+    struct kv_config kv = config(5000);
+    (void)state;
+    for (uint64_t budget = 1u << 20; budget < 64u << 20; budget += 1500000) {
+        uint32_t n = plan_positions_alone(&kv, budget, 5000);
+        if (n)
+            assert_true(kv_plan_bytes(&kv, n) <= budget);
+        if (n < 5000)
+            assert_true(kv_plan_bytes(&kv, n + 1) > budget);
+    }
+}
+
+static void tables_sum_up(void **state)
+{
+    struct plan p;
+    struct model_info info = {.weight_bytes = 100, .step_bytes = 20};
+    (void)state;
+    plan_make(&(struct plan_input){.model = &info, .state_planned = 3000, .state_live = 7, .text_bytes = 5, .loaded = true}, &p);
+    assert_int_equal(plan_total(&p, NULL), 3125);
+    assert_int_equal(plan_total(&p, "host"), 3125);
+    assert_int_equal(plan_total(&p, "device"), 0);
+}
+
+static void the_machine_has_memory(void **state)
+{
+    struct plan_machine m;
+    (void)state;
+    plan_machine_read(&m);
+    assert_true(m.total_bytes > 0 && m.available_bytes > 0 && m.available_bytes <= m.total_bytes);
+    assert_true(m.rss_anon_bytes > 0 && m.rss_anon_bytes < m.total_bytes);
+}
+
+static void sparse_file(const char *path, uint64_t bytes)
+{
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    fclose(f);
+    assert_int_equal(truncate(path, (off_t)bytes), 0);
+}
+
+static void weights_that_cannot_fit_are_refused(void **state)
+{
+    char dir[] = "/tmp/plan-XXXXXX", path[3][64];
+    struct err err = {0};
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path[0], sizeof path[0], "%s/m-00001-of-00002.gguf", dir);
+    snprintf(path[1], sizeof path[1], "%s/m-00002-of-00002.gguf", dir);
+    snprintf(path[2], sizeof path[2], "%s/a.safetensors", dir);
+    sparse_file(path[0], 1000);
+    sparse_file(path[1], 2000);
+    sparse_file(path[2], 500);
+    assert_int_equal(plan_file_bytes(path[0]), 3000);
+    assert_int_equal(plan_file_bytes(path[2]), 500);
+    assert_int_equal(plan_file_bytes(dir), 500);
+    assert_int_equal(plan_file_bytes("/no/such"), 0);
+    assert_int_equal(plan_admit_weights(path[0], &err), 0);
+    sparse_file(path[1], 1ull << 43);
+    assert_int_equal(plan_admit_weights(path[0], &err), ERR_NOMEM);
+    assert_non_null(strstr(err.text, "8388608 MiB"));
+    for (int i = 0; i < 3; i++)
+        unlink(path[i]);
+    rmdir(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(budgets),
+        cmocka_unit_test(positions_alone_are_the_most_that_fit),
+        cmocka_unit_test(tables_sum_up),
+        cmocka_unit_test(the_machine_has_memory),
+        cmocka_unit_test(weights_that_cannot_fit_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
