@@ -114,11 +114,12 @@ def fuzz_steps(run, seconds):
         run.step(f"fuzz {name}", [program(f"fuzz_{name}", FUZZ), *limit, "-timeout=20", "-rss_limit_mb=4096", f"-artifact_prefix={work}/", work, corpus])
 
 
-def sanitizer_steps(run):
+def sanitizer_steps(run, long):
     if run.build("asan", "unit_tests", "rhapsode"):
         run.step("unit, address and undefined", ["ctest", "--test-dir", ASAN, "-j2", "--output-on-failure", "--timeout", "900"])
     if run.build("tsan", "unit_tests"):
-        names = "engine_|backend_cpu_queue|front_"
+        # the tests with many threads; check long adds the slow ones
+        names = "engine_|backend_cpu_|front_" if long else "engine_threads|backend_cpu_queue|front_"
         run.step("unit, thread", ["ctest", "--test-dir", TSAN, "-j2", "--output-on-failure", "--timeout", "900", "-R", names])
 
 
@@ -141,7 +142,7 @@ def tier_check(run, long=False):
     run.step("tokenizer parts", [PYTHON, "tests/text_parts.py", "--tool", program("text_tool"), *(["--lines", "3000", "--scalars"] if long else [])])
     env = {"RHAPSODE": os.path.join(RELEASE, "rhapsode"), "MODELS": MODELS, "RELEASE": RELEASE}
     run.step("program", [PYTHON, "-m", "pytest", "-q", "tests"], env)
-    sanitizer_steps(run)
+    sanitizer_steps(run, long)
     fuzz_steps(run, 0)
 
 
