@@ -4,8 +4,6 @@
  * error that names it, unless its value is null or false. */
 #include "models/arch.h"
 
-#include "base/log.h"
-
 /* read below, whatever the architecture */
 static const char *const keys_common[] = {
     "attention_bias", "head_dim", "hidden_act", "hidden_size", "intermediate_size", "max_position_embeddings", "model_type",
