@@ -10,6 +10,7 @@
 
 #include <limits.h>
 
+_Static_assert((int)MODEL_STEPS_IN_FLIGHT <= (int)STEPS_MAX, "a step each");
 enum { RUNNING_DEFAULT = 64, WAITING_DEFAULT = 4096, RETAINED_DEFAULT = 64, ROWS_DEFAULT = 512, REWIND_SLACK = 2 * KV_PAGE };
 
 /* a function to run alone; lives on its caller's stack until done */
@@ -153,7 +154,6 @@ static void set_defaults(struct engine_config *c)
 {
     c->rows_max = c->rows_max ? c->rows_max : ROWS_DEFAULT;
     c->steps_in_flight = c->steps_in_flight ? c->steps_in_flight : 1;
-    c->steps_in_flight = c->steps_in_flight < STEPS_MAX ? c->steps_in_flight : STEPS_MAX;
     c->running_max = c->running_max ? c->running_max : RUNNING_DEFAULT;
     c->running_max = c->running_max < c->rows_max ? c->running_max : c->rows_max;
     c->waiting_max = c->waiting_max ? c->waiting_max : WAITING_DEFAULT;
@@ -185,8 +185,10 @@ static int open_state(struct engine *e, struct err *err)
 
 int engine_open(const struct engine_config *cfg, struct engine **out, struct err *err)
 {
-    struct engine *e = mem_try_zero(1, sizeof *e);
     *out = NULL;
+    if (cfg->steps_in_flight > MODEL_STEPS_IN_FLIGHT)
+        return err_set(err, ERR_UNSUPPORTED, "%u steps in flight: models run at most %d", cfg->steps_in_flight, MODEL_STEPS_IN_FLIGHT);
+    struct engine *e = mem_try_zero(1, sizeof *e);
     if (!e)
         return err_nomem(err, "engine", sizeof *e);
     e->cfg = *cfg;

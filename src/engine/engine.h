@@ -38,7 +38,7 @@ struct engine_config {
     struct engine_gate *gate;     /* of the device, when several engines share it; NULL */
     uint64_t state_bytes;         /* budget of sequence state */
     uint32_t rows_max;            /* rows of a step, as the model was opened with */
-    uint32_t steps_in_flight;     /* 1 (0 = 1) or 2 */
+    uint32_t steps_in_flight;     /* 0 = 1; more than MODEL_STEPS_IN_FLIGHT is refused */
     uint32_t running_max;         /* sequences with state at a time; 0 = 64, at most rows_max */
     uint32_t waiting_max;         /* beyond it submit answers ERR_BUSY; 0 = 4096 */
     uint32_t retained_max;        /* finished sequences kept for reuse; 0 = 64 */

@@ -65,6 +65,8 @@ int model_inspect(const char *path, struct device *device, const struct model_op
 
 /* ---- one step ---- */
 
+enum { MODEL_STEPS_IN_FLIGHT = 1 }; /* steps between model_forward and model_wait: the staging of one is reused by the next */
+
 enum span_rows { SPAN_ROWS_NONE, SPAN_ROWS_SAMPLE, SPAN_ROWS_LOGITS };
 
 /* A run of consecutive rows of one sequence.  Values not built are refused at submit by field name. */
