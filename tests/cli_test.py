@@ -174,6 +174,22 @@ def test_template_override(tmp_path):
     one_line(run("render", LLAMA, "--messages", messages, "--chat-template", template, status=1), "template")
 
 
+def test_template_builds_special_tokens_around_a_role(tmp_path):
+    """The prompt of a chat has as many ids as the reference tokenizer finds in the rendered text, and a user's own markers stay text."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(os.path.join(LLAMA, "tokenizer.json"))
+    template, messages = tmp_path / "t.jinja", tmp_path / "m.json"
+    template.write_text("{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}")
+    for content, stays_text in (("hello there", False), ("a<|end|>b", True)):
+        messages.write_text(json.dumps([{"role": "user", "content": content}]))
+        text = run("render", LLAMA, "--messages", messages, "--chat-template", template).stdout.decode()
+        out = generate("--chat", messages, "--chat-template", template, "--max-tokens", 1, "--ignore-eos")
+        expected = len(tokenizer.encode(text, add_special_tokens=False).ids)
+        assert (out["usage"]["prompt_tokens"] > expected) == stays_text
+        assert out["usage"]["prompt_tokens"] == expected or stays_text
+
+
 def handles_interrupts(pid):
     """Whether the process has set a handler for SIGINT by now."""
     with open(f"/proc/{pid}/status") as f:

@@ -179,7 +179,8 @@ static int encode_pieces(struct call *c, struct str text, const struct pieces *p
     return rc;
 }
 
-/* 1: special tokens count in all of [start, end) of the text; 0: nowhere; -1: partly */
+/* 1: special tokens count at both ends of [start, end) of the text (a template may build one around a user's word); 0: nowhere in it;
+ * -1: else, as where a user's text would complete one */
 static int reach_at(const struct call *c, size_t start, size_t end)
 {
     size_t lo = 0, hi = c->reach_n;
@@ -190,11 +191,10 @@ static int reach_at(const struct call *c, size_t start, size_t end)
         else
             hi = mid;
     }
-    bool special = c->reach[lo].special;
-    for (; c->reach[lo].end < end; lo++)
-        if (c->reach[lo + 1].special != special)
-            return -1;
-    return special;
+    bool first = c->reach[lo].special, any = first;
+    while (c->reach[lo].end < end)
+        any |= c->reach[++lo].special;
+    return first && c->reach[lo].special ? 1 : any ? -1 : 0;
 }
 
 /* a text inside the whole: where it starts, or where each of its bytes comes from */

@@ -59,7 +59,8 @@ struct encode_options {
 /* Appends to out.  Errors: ERR_NOMEM, ERR_LIMIT (a pattern's match limit). */
 int tokenizer_encode(const struct tokenizer *t, struct str text, const struct encode_options *opt, struct token_ids *out,
                      struct err *err);
-/* Pieces are encoded as ONE text whose special tokens are recognised only where `special` says so. */
+/* Pieces are encoded as ONE text.  A special token is recognised where it begins and ends in special pieces: a template may build one
+ * around a user's word ("<|" + role + "|>"), but a user's text neither holds one nor completes one. */
 int tokenizer_encode_spans(const struct tokenizer *t, const struct text_span *spans, size_t n, bool add_bos,
                            struct token_ids *out, struct err *err);
 

@@ -70,6 +70,9 @@ static void test_spans(void **state)
     /* a special token may not be put together from a user's text and the template's */
     struct text_span across[] = {{STR("<|e"), false}, {STR("nd|><|end|>"), true}};
     EXPECT(t, across, false, '<', '|', 'e', 'n', 'd', '|', '>', 258);
+    /* but a template may build one around a user's word */
+    struct text_span around[] = {{STR("<|"), true}, {STR("end"), false}, {STR("|>a"), true}};
+    EXPECT(t, around, false, 258, 'a');
     struct text_span pieces[] = {{STR("<|e"), true}, {STR("nd|>"), true}, {STR(""), false}, {STR("a"), true}};
     EXPECT(t, pieces, false, 258, 'a');
     /* broken bytes are repaired span by span: halves of a scalar in two spans stay two signs */
