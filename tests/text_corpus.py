@@ -84,8 +84,10 @@ def fragment(r, p):
         return r.choice(EMOJI)
     if k < 0.82:
         return r.choice(ODD)
-    if k < 0.88:
+    if k < 0.85:
         return r.choice(p.runs)
+    if k < 0.88:  # runs of any length and sign: equal sums of scores, which only the last bit tells apart
+        return r.choice("/-.=*_#~+ae0★\u2581 ") * r.randint(2, 64)
     if k < 0.96:
         return r.choice(p.specials)
     return "".join(scalar(r) for _ in range(r.randint(1, 4)))

@@ -47,7 +47,7 @@ int bpe_pairs_init(struct bpe *b, size_t n, struct err *err)
     b->pair_mask = (1u << bits) - 1;
     b->pair_shift = 64 - bits;
     b->pair_mul = rng_seed_draw() | 1;
-    b->pair = mem_try_array((size_t)1 << bits, sizeof *b->pair);
+    b->pair = mem_map(((size_t)1 << bits) * sizeof *b->pair);
     if (!b->pair)
         return err_nomem(err, "the merges", ((size_t)1 << bits) * sizeof *b->pair);
     for (size_t i = 0; i <= b->pair_mask; i++)
@@ -165,7 +165,7 @@ int bpe_finish(struct tokenizer *t, struct err *err)
 
 void bpe_free(struct bpe *b)
 {
-    mem_free(b->pair);
+    mem_unmap(b->pair, ((size_t)b->pair_mask + 1) * sizeof *b->pair);
     mem_free(b->bmp_id);
     mem_free(b->cut_keep);
 }

@@ -283,7 +283,7 @@ static int load_scores(struct tokenizer *t, const struct source *s, struct err *
         float score;
         if (gguf_array_f32(s->scores, id, &score) || score != score)
             return err_set(err, ERR_FORMAT, "tokenizer.ggml.scores[%u]: not a number", id);
-        t->unigram.score[id] = (double)score;
+        t->unigram.score[id] = score_as_written((double)score);
     }
     return 0;
 }

@@ -109,7 +109,24 @@ static int model_bpe(struct tokenizer *t, yyjson_val *m, struct err *err)
                              : 0;
 }
 
-static int model_unigram(struct tokenizer *t, yyjson_val *m, struct err *err)
+/* Scores are read from their digits (see score.c), so the file is read once more with numbers as they are written. */
+static int scores(struct tokenizer *t, struct str json, struct err *err)
+{
+    yyjson_doc *doc = yyjson_read_opts((char *)(uintptr_t)json.p, json.n, YYJSON_READ_NUMBER_AS_RAW, NULL, NULL);
+    yyjson_val *list = yyjson_obj_get(yyjson_obj_get(yyjson_doc_get_root(doc), "model"), "vocab"), *item;
+    size_t i, n;
+    int rc = doc ? 0 : err_nomem(err, "scores", json.n);
+    yyjson_arr_foreach(list, i, n, item)
+    {
+        yyjson_val *score = yyjson_arr_get(item, 1);
+        if (!rc && !score_parse(str_n(yyjson_get_raw(score), yyjson_get_len(score)), &t->unigram.score[i]))
+            rc = err_set(err, ERR_FORMAT, "tokenizer.json: 'model.vocab'[%zu]: score out of range", i);
+    }
+    json_free(doc);
+    return rc;
+}
+
+static int model_unigram(struct tokenizer *t, yyjson_val *m, struct str json, struct err *err)
 {
     yyjson_val *list = yyjson_obj_get(m, "vocab"), *item;
     size_t i, n = yyjson_arr_size(list);
@@ -137,12 +154,11 @@ static int model_unigram(struct tokenizer *t, yyjson_val *m, struct err *err)
         rc = rc ? rc : vocab_put(&t->vocab, (uint32_t)i, text, err);
         if (rc)
             return rc;
-        t->unigram.score[i] = yyjson_get_num(score);
     }
-    return rc;
+    return rc ? rc : scores(t, json, err);
 }
 
-static int model(struct tokenizer *t, yyjson_val *m, struct err *err)
+static int model(struct tokenizer *t, yyjson_val *m, struct str json, struct err *err)
 {
     struct str type = json_str(yyjson_obj_get(m, "type"));
     if (!yyjson_is_obj(m))
@@ -150,7 +166,7 @@ static int model(struct tokenizer *t, yyjson_val *m, struct err *err)
     if (str_is(type, "BPE") || (!type.p && yyjson_obj_get(m, "merges")))
         return model_bpe(t, m, err);
     if (str_is(type, "Unigram") || (!type.p && yyjson_is_arr(yyjson_obj_get(m, "vocab"))))
-        return model_unigram(t, m, err);
+        return model_unigram(t, m, json, err);
     return err_set(err, ERR_UNSUPPORTED, "tokenizer.json: a model of type '%.*s' is not supported", STR_ARG(type));
 }
 
@@ -304,11 +320,11 @@ static int configure(struct tokenizer *t, yyjson_val *config, struct err *err)
     return 0;
 }
 
-static int build(struct tokenizer *t, yyjson_val *root, yyjson_val *config, struct err *err)
+static int build(struct tokenizer *t, yyjson_val *root, yyjson_val *config, struct str json, struct err *err)
 {
     if (!yyjson_is_obj(root))
         return err_set(err, ERR_FORMAT, "tokenizer.json: expected an object, got %s", json_type_name(root));
-    int rc = model(t, yyjson_obj_get(root, "model"), err);
+    int rc = model(t, yyjson_obj_get(root, "model"), json, err);
     rc = rc ? rc : load_normalizer(t, yyjson_obj_get(root, "normalizer"), err);
     rc = rc ? rc : load_pre_tokenizer(t, yyjson_obj_get(root, "pre_tokenizer"), err);
     rc = rc ? rc : added_tokens(t, yyjson_obj_get(root, "added_tokens"), err);
@@ -332,7 +348,8 @@ int tokenizer_open_json(struct str tokenizer_json, struct str tokenizer_config_j
         goto out;
     }
     t = tokenizer_new();
-    rc = t ? build(t, yyjson_doc_get_root(doc), yyjson_doc_get_root(config), err) : err_nomem(err, "a tokenizer", sizeof *t);
+    rc = t ? build(t, yyjson_doc_get_root(doc), yyjson_doc_get_root(config), tokenizer_json, err)
+           : err_nomem(err, "a tokenizer", sizeof *t);
     if (!rc) {
         *out = t;
         t = NULL;

@@ -209,6 +209,9 @@ void bpe_free(struct bpe *b);
 int unigram_finish(struct tokenizer *t, struct err *err);
 int unigram_encode(const struct tokenizer *t, struct scratch *s, struct str piece, struct token_ids *out, struct err *err);
 void unigram_free(struct unigram *u);
+bool score_parse(struct str text,
+                 double *out);     /* score.c: a JSON number as the reference library reads it; false: out of range */
+double score_as_written(double v); /* what it would read for this number's shortest decimal text */
 
 /* ---- load_*.c */
 struct tokenizer *tokenizer_new(void);

@@ -14,8 +14,8 @@ int vocab_init(struct vocab *v, uint32_t n, struct err *err)
     while (slots < 2 * (uint64_t)n + 2)
         slots *= 2;
     *v = (struct vocab){.n = n, .mask = slots - 1};
-    v->piece = mem_try_zero(n, sizeof *v->piece);
-    v->slot = mem_try_zero(slots, sizeof *v->slot);
+    v->piece = mem_map((size_t)n * sizeof *v->piece); /* whole pages: lookups jump about in megabytes */
+    v->slot = mem_map((size_t)slots * sizeof *v->slot);
     v->hint = mem_try_zero(slots / 8, sizeof *v->hint);
     v->key[0] = rng_seed_draw();
     v->key[1] = rng_seed_draw();
@@ -26,8 +26,8 @@ int vocab_init(struct vocab *v, uint32_t n, struct err *err)
 
 void vocab_free(struct vocab *v)
 {
-    mem_free(v->piece);
-    mem_free(v->slot);
+    mem_unmap(v->piece, (size_t)v->n * sizeof *v->piece);
+    mem_unmap(v->slot, ((size_t)v->mask + 1) * sizeof *v->slot);
     mem_free(v->hint);
     *v = (struct vocab){0};
 }
