@@ -93,6 +93,20 @@ static uint32_t lower_bound(const void *array, uint32_t n, size_t record, uint32
     return from;
 }
 
+/* The history's counts, those of the patch before those it replaces. */
+static void penalties(const struct sample_row *row, float *x, uint32_t from, uint32_t to)
+{
+    uint32_t at = lower_bound(row->patch, row->patch_count, sizeof *row->patch, from), next = at;
+    for (; at < row->patch_count && row->patch[at].id < to; at++)
+        penalise(row->params, row->patch + at, x + row->patch[at].id);
+    for (uint32_t i = lower_bound(row->seen, row->seen_count, sizeof *row->seen, from); i < row->seen_count && row->seen[i].id < to; i++) {
+        while (next < at && row->patch[next].id < row->seen[i].id)
+            next++;
+        if (next == at || row->patch[next].id != row->seen[i].id)
+            penalise(row->params, row->seen + i, x + row->seen[i].id);
+    }
+}
+
 /* Processors on ids [from, to). */
 static void process(const struct sample_row *row, float *x, uint32_t from, uint32_t to)
 {
@@ -100,8 +114,7 @@ static void process(const struct sample_row *row, float *x, uint32_t from, uint3
     if (p) {
         for (uint32_t i = lower_bound(p->biases, p->bias_count, sizeof *p->biases, from); i < p->bias_count && p->biases[i].id < to; i++)
             x[p->biases[i].id] += p->biases[i].bias;
-        for (uint32_t i = lower_bound(row->seen, row->seen_count, sizeof *row->seen, from); i < row->seen_count && row->seen[i].id < to; i++)
-            penalise(p, row->seen + i, x + row->seen[i].id);
+        penalties(row, x, from, to);
     }
     for (uint32_t i = 0; i < row->banned_count; i++)
         if (row->banned[i] >= from && row->banned[i] < to)

@@ -21,24 +21,36 @@ struct candidate {
 
 /* ---- processors ---- */
 
+static bool patched(const struct sample_row *row, uint32_t id)
+{
+    for (uint32_t i = 0; i < row->patch_count; i++)
+        if (row->patch[i].id == id)
+            return true;
+    return false;
+}
+
+static void penalise(const struct sample_params *p, const struct sample_seen *s, float *x)
+{
+    if (s->in_any && p->repetition_penalty != 1)
+        *x = *x > 0 ? *x / p->repetition_penalty : *x * p->repetition_penalty;
+    if (s->in_output) {
+        *x = *x - p->presence_penalty;
+        *x = *x - p->frequency_penalty * (float)s->in_output;
+    }
+}
+
 static void apply_processors(const struct sample_row *row, float *x, uint32_t vocab)
 {
     const struct sample_params *p = row->params;
     for (uint32_t i = 0; p && i < p->bias_count; i++)
         if (p->biases[i].id < vocab)
             x[p->biases[i].id] += p->biases[i].bias;
-    for (uint32_t i = 0; p && i < row->seen_count; i++) {
-        const struct sample_seen *s = row->seen + i;
-        if (s->id >= vocab)
-            continue;
-        float *v = x + s->id;
-        if (s->in_any && p->repetition_penalty != 1)
-            *v = *v > 0 ? *v / p->repetition_penalty : *v * p->repetition_penalty;
-        if (s->in_output) {
-            *v = *v - p->presence_penalty;
-            *v = *v - p->frequency_penalty * (float)s->in_output;
-        }
-    }
+    for (uint32_t i = 0; p && i < row->seen_count; i++)
+        if (row->seen[i].id < vocab && !patched(row, row->seen[i].id))
+            penalise(p, row->seen + i, x + row->seen[i].id);
+    for (uint32_t i = 0; p && i < row->patch_count; i++)
+        if (row->patch[i].id < vocab)
+            penalise(p, row->patch + i, x + row->patch[i].id);
     for (uint32_t i = 0; i < row->banned_count; i++)
         if (row->banned[i] < vocab)
             x[row->banned[i]] = -INFINITY;

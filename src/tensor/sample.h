@@ -52,6 +52,8 @@ struct sample_row {
     uint32_t index;                     /* 0-based place in the sequence of the token being chosen */
     const struct sample_seen *seen;     /* ascending ids; only needed with penalties */
     uint32_t seen_count;
+    const struct sample_seen *patch;    /* ascending ids; these counts hold instead of seen's (rows of a round that assume drafts) */
+    uint32_t patch_count;
     const uint32_t *banned;             /* ids set to -inf (min_tokens) */
     uint32_t banned_count;
     const uint32_t *mask;               /* one bit per id, 1 = allowed; NULL = all */

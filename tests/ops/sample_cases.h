@@ -56,6 +56,10 @@ static inline void sample_case_row(struct bench *b, size_t i, uint32_t vocab, st
         for (uint32_t k = 0; k < n && id < vocab; k++, id += 1 + bench_u32(b) % (1 + vocab / 50))
             seen[r->seen_count++] = (struct sample_seen){id, 1 + bench_u32(b) % 4, bench_u32(b) % 3};
         r->seen = seen;
+        struct sample_seen *patch = bench_new(b, n * sizeof *patch); /* some counts anew, some ids not seen before */
+        for (uint32_t k = 0; i % 3 == 0 && k < r->seen_count; k++)
+            patch[r->patch_count++] = (struct sample_seen){seen[k].id + bench_u32(b) % 2 * (k + 1 == r->seen_count), bench_u32(b) % 4, bench_u32(b) % 3};
+        r->patch = patch;
         p->repetition_penalty = 0.9f + case_unit(b);
         p->presence_penalty = case_unit(b);
         p->frequency_penalty = case_unit(b) - 0.3f;
