@@ -14,7 +14,8 @@ int batch_open(struct engine *e, struct err *err)
         s->spans = mem_try_zero(rows, sizeof *s->spans);
         s->rows = mem_try_zero(rows, sizeof *s->rows);
         s->results = mem_try_zero(rows, sizeof *s->results);
-        if (!s->items || !s->spans || !s->rows || !s->results)
+        s->patches = mem_try_array((size_t)rows * PROPOSE_DEPTH_MAX, sizeof *s->patches);
+        if (!s->items || !s->spans || !s->rows || !s->results || !s->patches)
             return err_nomem(err, "step", rows * sizeof *s->results);
     }
     return 0;
@@ -27,19 +28,33 @@ void batch_close(struct engine *e)
         mem_free(e->steps[i].spans);
         mem_free(e->steps[i].rows);
         mem_free(e->steps[i].results);
+        mem_free(e->steps[i].patches);
         mem_free(e->steps[i].logits);
     }
 }
 
-/* Generating: the one row whose token is chosen. */
-static void sample_row(struct sample_row *row, const struct seq *s)
+/* Generating: the row after the token at `position`, drafts before it assumed. */
+static void sample_row(struct sample_row *row, const struct seq *s, uint32_t position)
 {
     const struct engine_request *r = s->request;
     const struct sampler *sampler = &s->sampler;
-    bool early = s->generated < sampler->min_tokens;
-    *row = (struct sample_row){.params = &sampler->params, .index = s->count, .seen = sampler->seen, .seen_count = sampler->seen_count,
+    uint32_t assumed = position + 1 - s->count;
+    bool early = s->generated + assumed < sampler->min_tokens;
+    *row = (struct sample_row){.params = &sampler->params, .index = position + 1, .seen = sampler->seen, .seen_count = sampler->seen_count,
                                .banned = early ? r->end_ids : NULL, .banned_count = early ? r->end_count : 0,
                                .want_logprob = r->logprobs, .score_id = -1, .top = r->top};
+}
+
+/* The counts this row sees differ from the sequence's by the drafts before it: those of the row before and one more. */
+static void patch_row(struct step *step, struct sample_row *row, const struct seq *s, uint32_t position)
+{
+    struct sample_seen *to = step->patches + step->patch_count;
+    uint32_t n = row[-1].patch_count;
+    if (n)
+        memcpy(to, row[-1].patch, n * sizeof *to);
+    row->patch_count = sampler_patch(&s->sampler, to, n, s->tokens, position, s->request->prompt_count);
+    row->patch = row->patch_count ? to : NULL;
+    step->patch_count += row->patch_count;
 }
 
 /* Scoring: row i says how likely token i + 1 was. */
@@ -62,7 +77,9 @@ static int add_span(struct engine *e, struct step *step, uint32_t i, uint32_t *l
         if (s->request->scoring)
             score_row(to, s, it->position + row);
         else
-            sample_row(to, s);
+            sample_row(to, s, it->position + row);
+        if (row > it->out_first && it->round.count)
+            patch_row(step, to, s, it->position + row);
     }
     if (!it->logits)
         return 0;
@@ -76,6 +93,7 @@ static int add_span(struct engine *e, struct step *step, uint32_t i, uint32_t *l
 int batch_run(struct engine *e, struct step *step, struct err *err)
 {
     uint32_t logit_row = 0;
+    step->patch_count = 0;
     step->started_ns = thread_now_ns();
     for (uint32_t i = 0; i < step->item_count; i++) {
         int rc = add_span(e, step, i, &logit_row, err);

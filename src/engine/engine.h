@@ -27,7 +27,8 @@
 #include "kv/kv.h"
 #include "models/model.h"
 
-enum { ENGINE_STOP_MAX = 16, ENGINE_CHOICES_MAX = 128 };
+enum { ENGINE_STOP_MAX = 16, ENGINE_CHOICES_MAX = 128, ENGINE_DEPTH_MAX = 31 };
+enum { ENGINE_PROPOSE_ECHO = 1, ENGINE_PROPOSE_LOOKUP = 2, ENGINE_PROPOSE_ALL = 3 };
 
 struct engine;
 struct engine_request;
@@ -85,6 +86,8 @@ struct engine_request_config { /* copied */
     uint32_t n;                   /* choices; 0 = 1 */
     bool logprobs;
     uint32_t top;                 /* per token, 0..SAMPLE_TOP_MAX */
+    uint32_t propose;             /* ENGINE_PROPOSE_X: who may guess tokens ahead */
+    uint32_t propose_depth;       /* most ids of a guess, taken whatever they cost; 0: as many as pay */
     uint32_t chunk_max;           /* rows of one span at most; 0 = rows_max */
     bool no_reuse;                /* compute every row, even of a known prefix */
     uint32_t ring;                /* events; 0 = 256 */
@@ -114,12 +117,30 @@ uint32_t engine_request_seen(struct engine_request *r);
 void engine_request_wait(struct engine_request *r, uint32_t seen, int64_t timeout_ns);
 void engine_request_signal(struct engine_request *r); /* front: preparation failed or got further */
 
+/* Spans that were known before they were sampled: copies (echo) and what a constraint forces. */
+struct engine_fill {
+    uint32_t events, injected;       /* spans; their ids that were emitted... */
+    uint32_t echo, forced;           /* ...by kind */
+    uint32_t lengths[ENGINE_DEPTH_MAX + 1]; /* spans of so many ids */
+    uint32_t wasted;                 /* rows sampled and not used, drafting rounds included */
+    uint32_t accepted, rejected;     /* ids of verified spans */
+};
+/* Rounds of drafting proposers; echo and forced spans count as forwards only. */
+struct engine_speculation {
+    uint32_t forwards;               /* steps with a row of it after its first token */
+    uint32_t rounds, drafted, accepted, rejected;
+    uint32_t lengths[ENGINE_DEPTH_MAX + 1]; /* rounds that accepted so many */
+    uint32_t drafted_at[ENGINE_DEPTH_MAX], accepted_at[ENGINE_DEPTH_MAX]; /* by position in the round */
+    struct engine_fill fill;
+};
+
 enum engine_finish { ENGINE_STOP, ENGINE_LENGTH, ENGINE_CANCELLED, ENGINE_ERROR };
 struct engine_outcome { /* of one choice, complete before its DONE event */
     enum engine_finish finish;
     int stop; /* index of the stop string that ended it, or -1 */
     uint32_t prompt_count, cached_count, completion_count;
     int64_t submitted_ns, admitted_ns, first_ns, done_ns; /* monotonic; 0 = never */
+    struct engine_speculation speculation;
     struct err err;
 };
 const struct engine_outcome *engine_request_outcome(const struct engine_request *r, uint32_t choice);

@@ -2,18 +2,21 @@
  *
  * Files: engine.c (open, thread, loop), request.c (request, ring of events), sched.c (plan: admission, rows, pages, pre-emption),
  *        batch.c (run: a step's spans), resolve.c (commit: tokens, ends), retain.c (finished sequences kept for reuse),
- *        sampler.c (history counts), stop.c (stop strings).
+ *        sampler.c (history counts), stop.c (stop strings), walk.c (which rows of a round count), propose.c (which proposal, how deep),
+ *        proposer.c echo.c lookup.c (who guesses).
  * Thread: everything here belongs to the engine thread, except what is marked otherwise. */
 #ifndef RH_ENGINE_INT_H
 #define RH_ENGINE_INT_H
 
 #include "base/thread.h"
 #include "engine/engine.h"
+#include "engine/proposer.h"
+#include "engine/walk.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { STEPS_MAX = 2, STEP_LOGIT_ROWS = 16 };
+enum { STEPS_MAX = 2, STEP_LOGIT_ROWS = 16, COST_ROWS_MAX = 96 };
 
 /* ---- stop.c: stop strings over a stream of bytes ---- */
 
@@ -44,6 +47,9 @@ int sampler_start(struct sampler *s, const uint32_t *prompt, uint32_t count);
 /* history[count - 1] is new. */
 int sampler_observe(struct sampler *s, const uint32_t *history, uint32_t count, uint32_t prompt_count);
 void sampler_free(struct sampler *s);
+/* Counts that differ from `seen` once history[at] is observed too: patch[n], ascending ids; returns its new length, at most n + 2. */
+uint32_t sampler_patch(const struct sampler *s, struct sample_seen *patch, uint32_t n, const uint32_t *history, uint32_t at,
+                       uint32_t prompt_count);
 
 /* ---- sequences ---- */
 
@@ -58,7 +64,7 @@ struct seq {
     uint32_t *tokens;      /* prompt, then what was chosen */
     uint32_t count, cap;
     uint32_t in_flight;    /* rows of steps not committed */
-    bool sampling;         /* a choice is in flight: no further row is planned before it is known */
+    uint32_t samples;      /* choices in flight */
     uint32_t placed;       /* rows in the step being planned */
     bool admitted_before;  /* pre-empted since: its figures stay those of the first time */
     bool doomed;           /* failed, but rows of it are still in flight */
@@ -66,8 +72,11 @@ struct seq {
     uint64_t age;          /* order of submission */
     struct sampler sampler;
     struct stop_match stop;
+    struct proposer *proposers[PROPOSER_KINDS]; /* NULL: not asked for */
     struct seq *next;      /* waiting list */
 };
+
+int seq_reserve(struct seq *s, uint32_t count); /* room for so many tokens */
 
 /* reference-counted by consumer and engine; fields after `engine thread` belong to it once submitted */
 struct engine_request {
@@ -95,7 +104,7 @@ struct engine_request {
     char *stop_text;
     struct sample_bias *biases;
     struct sample_params sampling;
-    uint32_t penalty_window, min_tokens;
+    uint32_t penalty_window, min_tokens, propose, propose_depth;
     /* engine thread */
     bool cancel_seen;           /* what this step read of `cancelled` */
     bool followers_out;         /* choices past the first were queued */
@@ -104,20 +113,28 @@ struct engine_request {
     struct engine_request *next; /* submission queue (under the engine's mutex) */
 };
 
-/* Room for one more token event, the last events of all live choices kept free. */
-bool ring_has_room(struct engine_request *r, uint32_t tokens_in_flight);
+/* How many of `wanted` more token events there is room for, the last events of all live choices kept free. */
+uint32_t ring_room(struct engine_request *r, uint32_t tokens_in_flight, uint32_t wanted);
 void ring_put_token(struct engine_request *r, uint32_t choice, const struct sample_result *s);
 void ring_put_done(struct engine_request *r, uint32_t choice);
 void request_ref(struct engine_request *r);
 
 /* ---- steps ---- */
 
-struct step_item { /* one span */
+/* drafts of a round; their ids lie behind the sequence's tokens once it is placed */
+struct proposal {
+    struct proposer *proposer;
+    uint32_t class, count;
+    uint32_t ids[PROPOSE_DEPTH_MAX];
+};
+struct step_item { /* one span: known ids, then the drafts of a round */
     struct seq *seq;
     uint32_t position, rows;
     uint32_t out_first;    /* first row that goes through the head; = rows: none */
     uint32_t result_first; /* into results */
-    bool samples, logits;
+    uint32_t samples;      /* rows sampled: 0, or one and the drafts */
+    bool logits;
+    struct proposal round;
 };
 /* engine lifetime; everything a step in flight names */
 struct step {
@@ -126,16 +143,21 @@ struct step {
     struct span *spans;            /* [rows_max] */
     struct sample_row *rows;       /* [rows_max] */
     struct sample_result *results; /* [rows_max] */
+    struct sample_seen *patches;   /* [rows_max][PROPOSE_DEPTH_MAX], counts of rows that assume drafts */
+    uint32_t patch_count;
     float *logits;                 /* [STEP_LOGIT_ROWS][vocab], made when a score first asks for logits */
     uint64_t event;
     int64_t started_ns;
-    uint32_t decode_count;         /* rows that are decode rows */
+    uint32_t decode_count;         /* sequences that decode */
+    uint32_t decode_rows;          /* their rows */
 };
 
 /* the clock of prefill chunks: how long rows take */
 struct sched_clock {
     double decode_ns;      /* a step of decode rows only */
     double row_ns;         /* one further prefill row */
+    double step_ns[COST_ROWS_MAX + 1]; /* a step without prefill, by its rows; 0 = not seen yet */
+    int64_t last_ns;       /* end of the step before */
 };
 
 /* a finished sequence's state */
@@ -185,6 +207,14 @@ void sched_learn(struct engine *e, const struct step *s, int64_t now_ns);
 void sched_queue_followers(struct engine *e, struct engine_request *r);
 void seq_finish(struct engine *e, struct seq *s, enum engine_finish finish, int stop, const struct err *err);
 void seq_fail(struct engine *e, struct seq *s, const struct err *err);
+
+/* propose.c */
+int propose_open(struct seq *s, uint32_t positions, struct err *err);
+void propose_close(struct seq *s);
+void propose_observe(struct seq *s); /* after tokens were chosen */
+uint32_t propose_drafts(struct engine *e, const struct step *step, struct seq *s, uint32_t room, struct proposal *out);
+void propose_settle(struct seq *s, const struct proposal *p, uint32_t accepted, uint32_t looked);
+void propose_learn(struct sched_clock *c, uint32_t rows, double took_ns);
 
 /* batch.c */
 int batch_open(struct engine *e, struct err *err);

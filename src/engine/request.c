@@ -122,6 +122,10 @@ static int check_config(const struct engine_request_config *cfg, struct err *err
         return err_set(err, ERR_LIMIT, "top logprobs: at most %d, got %u", SAMPLE_TOP_MAX, cfg->top);
     if (cfg->score && cfg->n > 1)
         return err_set(err, ERR_ARGUMENT, "n: a scored text has one choice, got %u", cfg->n);
+    if (cfg->propose_depth > ENGINE_DEPTH_MAX)
+        return err_set(err, ERR_LIMIT, "depth of proposals: at most %d, got %u", ENGINE_DEPTH_MAX, cfg->propose_depth);
+    if (cfg->propose & ~ENGINE_PROPOSE_ALL)
+        return err_set(err, ERR_ARGUMENT, "proposers: bits %#x are not known", cfg->propose & ~ENGINE_PROPOSE_ALL);
     return 0;
 }
 
@@ -148,6 +152,8 @@ int engine_request_new(struct engine *e, const struct engine_request_config *cfg
     r->sampling = cfg->sampling;
     r->penalty_window = cfg->penalty_window;
     r->min_tokens = cfg->min_tokens;
+    r->propose = cfg->propose;
+    r->propose_depth = cfg->propose_depth;
     if ((rc = copy_end_ids(r, cfg, err)) || (rc = copy_biases(r, err)) || (rc = copy_stops(r, cfg, err)) || (rc = make_ring(r, cfg->ring, err))) {
         engine_request_release(r);
         return rc;
@@ -168,6 +174,7 @@ void engine_request_release(struct engine_request *r)
     for (uint32_t i = 0; r->seqs && i < r->n; i++) {
         mem_free(r->seqs[i].tokens);
         sampler_free(&r->seqs[i].sampler);
+        propose_close(&r->seqs[i]);
         buf_free(&r->seqs[i].stop.tail);
     }
     mem_free(r->seqs);
@@ -222,7 +229,10 @@ static int start_seq(struct seq *s, const uint32_t *ids, uint32_t count, struct 
         return err_nomem(err, "sequence", s->cap * sizeof *s->tokens);
     memcpy(s->tokens, ids, count * sizeof *ids);
     s->count = count;
-    return 0;
+    int rc = s->request->scoring ? 0 : propose_open(s, count + s->request->limit, err);
+    if (rc == 0)
+        propose_observe(s);
+    return rc;
 }
 
 static int enqueue(struct engine_request *r, struct err *err)
@@ -281,16 +291,16 @@ static uint32_t ring_free(struct engine_request *r)
     return r->ring_cap - (atomic_load(&r->head) - atomic_load(&r->tail));
 }
 
-bool ring_has_room(struct engine_request *r, uint32_t tokens_in_flight)
+uint32_t ring_room(struct engine_request *r, uint32_t tokens_in_flight, uint32_t wanted)
 {
-    uint32_t need = r->live + tokens_in_flight + 1;
-    if (ring_free(r) >= need)
-        return true;
-    atomic_store(&r->stalled, true); /* then look again: the reader frees first and asks after */
-    if (ring_free(r) < need)
-        return false;
-    atomic_store(&r->stalled, false);
-    return true;
+    uint32_t taken = r->live + tokens_in_flight, free = ring_free(r);
+    if (free <= taken) {
+        atomic_store(&r->stalled, true); /* then look again: the reader frees first and asks after */
+        if ((free = ring_free(r)) <= taken)
+            return 0;
+        atomic_store(&r->stalled, false);
+    }
+    return free - taken < wanted ? free - taken : wanted;
 }
 
 static void publish(struct engine_request *r)
@@ -303,7 +313,7 @@ void ring_put_token(struct engine_request *r, uint32_t choice, const struct samp
 {
     uint32_t at = atomic_load_explicit(&r->head, memory_order_relaxed) & (r->ring_cap - 1);
     uint32_t top = s->top_count < r->top ? s->top_count : r->top;
-    r->slots[at] = (struct ring_slot){ENGINE_TOKEN, choice, s->id, top, s->logprob};
+    r->slots[at] = (struct ring_slot){ENGINE_TOKEN, choice, s->id, top, r->logprobs ? s->logprob : 0};
     memcpy(r->top_ids + (size_t)at * r->top, s->top_ids, top * sizeof *s->top_ids);
     memcpy(r->top_logprobs + (size_t)at * r->top, s->top_logprobs, top * sizeof *s->top_logprobs);
     publish(r);

@@ -1,7 +1,7 @@
 /* engine/resolve.c - commit: what a finished step means for its sequences.
  *
- * Per sequence: the rows' ids are covered; a chosen id is the end (not emitted, counted), or is emitted, may complete a stop string,
- * may be the last one allowed.  When several ends hold, cancelled comes before stop before length. */
+ * Per sequence: the acceptance walk over the sampled rows (walk.h), each token published on its own; then the rows that stay are covered and
+ * the others forgotten; then the end, if there is one.  When several ends hold, cancelled comes before stop before length. */
 #include "base/mem.h"
 #include "engine/engine_int.h"
 
@@ -18,16 +18,23 @@ static bool is_end(const struct engine_request *r, uint32_t id)
     return r->end_count && bsearch(&id, r->end_ids, r->end_count, sizeof id, by_value);
 }
 
+int seq_reserve(struct seq *s, uint32_t count)
+{
+    if (count <= s->cap)
+        return 0;
+    uint32_t cap = count + count / 2;
+    uint32_t *grown = mem_try_resize(s->tokens, cap * sizeof *grown);
+    if (!grown)
+        return ERR_NOMEM;
+    s->tokens = grown;
+    s->cap = cap;
+    return 0;
+}
+
 static int append_token(struct seq *s, uint32_t id)
 {
-    if (s->count == s->cap) {
-        uint32_t cap = s->cap + s->cap / 2;
-        uint32_t *grown = mem_try_resize(s->tokens, cap * sizeof *grown);
-        if (!grown)
-            return ERR_NOMEM;
-        s->tokens = grown;
-        s->cap = cap;
-    }
+    if (seq_reserve(s, s->count + 1))
+        return ERR_NOMEM;
     s->tokens[s->count++] = id;
     return sampler_observe(&s->sampler, s->tokens, s->count, s->request->prompt_count);
 }
@@ -43,32 +50,64 @@ static int match_stops(struct engine *e, struct seq *s, uint32_t id, int *which)
     return rc ? rc : stop_feed(&s->stop, &s->request->stops, buf_view(&e->bytes), which);
 }
 
-static void resolve_token(struct engine *e, struct seq *s, const struct sample_result *result)
+/* how a round went: what is emitted was published, nothing of the state was touched yet */
+struct round_end {
+    bool over;                 /* the sequence ends */
+    enum engine_finish finish;
+    int stop;                  /* the stop string, or -1 */
+    uint32_t retained;         /* drafts whose state stays */
+    struct err err;
+};
+
+static void end_round(struct round_end *end, enum engine_finish finish, int stop)
 {
-    struct engine_request *r = s->request;
-    struct err err = {0};
-    int stop = -1, rc;
-    if (s->generated++ == 0)
-        r->outcomes[s->choice].first_ns = thread_now_ns();
-    if (is_end(r, result->id)) {
-        seq_finish(e, s, ENGINE_STOP, -1, NULL);
-        return;
-    }
-    rc = match_stops(e, s, result->id, &stop);
+    end->over = true;
+    end->finish = finish;
+    end->stop = stop;
+}
+
+/* One chosen token: history, stop strings, the consumer.  False: it ended the sequence. */
+static bool deliver(struct engine *e, struct seq *s, const struct sample_result *result, struct round_end *end)
+{
+    int stop = -1, rc = match_stops(e, s, result->id, &stop);
     if (rc == 0)
         rc = append_token(s, result->id);
     if (rc) {
-        err_set(&err, rc, "%s after token %u of the answer", err_text(rc), s->generated);
-        seq_finish(e, s, ENGINE_ERROR, -1, &err);
-        return;
+        err_set(&end->err, rc, "%s after token %u of the answer", err_text(rc), s->generated);
+        end_round(end, ENGINE_ERROR, -1);
+        return false;
     }
-    ring_put_token(r, s->choice, result);
+    ring_put_token(s->request, s->choice, result);
     if (stop >= 0)
-        seq_finish(e, s, ENGINE_STOP, stop, NULL);
-    else if (s->generated >= r->limit)
-        seq_finish(e, s, ENGINE_LENGTH, -1, NULL);
-    else
-        s->state = SEQ_DECODE;
+        end_round(end, ENGINE_STOP, stop);
+    return stop < 0;
+}
+
+/* The acceptance walk over the rows' samples: tokens leave one by one, so everything that ends a text ends it where plain decoding would. */
+static void walk_round(struct engine *e, struct seq *s, const struct step_item *it, const struct sample_result *results, struct round_end *end)
+{
+    struct engine_request *r = s->request;
+    struct walk w;
+    uint32_t delivered = 0;
+    walk_open(&w, it->round.ids, it->round.count, r->limit > s->generated ? r->limit - s->generated : 1);
+    while (!w.done && !end->over) {
+        const struct sample_result *sample = &results[w.position];
+        if (sample->id == UINT32_MAX) {
+            err_set(&end->err, ERR_ARGUMENT, "token %u of the answer: no id is allowed (bias, minimum, mask), or no logit is a number",
+                    s->generated + 1);
+            end_round(end, ENGINE_ERROR, -1);
+            break;
+        }
+        if (s->generated++ == 0)
+            r->outcomes[s->choice].first_ns = thread_now_ns();
+        if (walk_feed(&w, sample->id, is_end(r, sample->id), false) && (deliver(e, s, sample, end) || end->finish == ENGINE_STOP))
+            delivered++;
+    }
+    end->retained = walk_retained(&w, delivered);
+    if (it->round.count)
+        propose_settle(s, &it->round, end->retained, w.position);
+    if (!end->over && walk_end(&w) != WALK_CONTINUE)
+        end_round(end, walk_end(&w) == WALK_STOP ? ENGINE_STOP : ENGINE_LENGTH, -1);
 }
 
 static void resolve_score(struct engine *e, struct step *step, const struct step_item *it)
@@ -82,32 +121,55 @@ static void resolve_score(struct engine *e, struct step *step, const struct step
         seq_finish(e, s, ENGINE_LENGTH, -1, NULL);
 }
 
+/* What is kept of the rows' state: all known ids, and the drafts that were right.  The rest was never covered, and its room is given back. */
+static int keep_rows(struct engine *e, struct seq *s, const struct step_item *it, uint32_t kept, struct err *err)
+{
+    int rc = kv_commit(e->kv, s->kv, s->tokens + it->position, kept, err);
+    if (rc == 0 && kept < it->rows)
+        rc = kv_rewind(e->kv, s->kv, kv_seq_covered(s->kv), err);
+    if (rc == 0 && it->position < s->request->prompt_count && kv_seq_covered(s->kv) == s->request->prompt_count && s->choice == 0)
+        retain_prompt(e, s);
+    return rc;
+}
+
+static void resolve_generated(struct engine *e, struct seq *s, const struct step_item *it, const struct sample_result *results)
+{
+    struct round_end end = {.stop = -1};
+    struct err err = {0};
+    if (it->samples)
+        walk_round(e, s, it, results, &end);
+    if (keep_rows(e, s, it, it->rows - it->round.count + end.retained, &err)) {
+        seq_fail(e, s, &err);
+        return;
+    }
+    if (kv_seq_covered(s->kv) + 1 >= s->request->prompt_count)
+        sched_queue_followers(e, s->request);
+    if (end.over)
+        seq_finish(e, s, end.finish, end.stop, end.finish == ENGINE_ERROR ? &end.err : NULL);
+    else if (it->samples) {
+        s->state = SEQ_DECODE;
+        propose_observe(s);
+    }
+}
+
 static void resolve_item(struct engine *e, struct step *step, const struct step_item *it)
 {
     struct seq *s = it->seq;
     struct err err = {0};
+    bool cancelled = s->request->cancel_seen;
     s->in_flight -= it->rows;
-    if (it->samples)
-        s->sampling = false;
-    if (s->doomed) {
+    s->samples -= it->samples;
+    s->request->outcomes[s->choice].speculation.forwards += s->generated > 0;
+    if (s->doomed)
         seq_fail(e, s, NULL);
-        return;
-    }
-    if (kv_commit(e->kv, s->kv, s->tokens + it->position, it->rows, &err)) {
+    else if (!cancelled && !s->request->scoring)
+        resolve_generated(e, s, it, step->results + it->result_first);
+    else if (keep_rows(e, s, it, it->rows - it->round.count, &err)) /* an open round is rolled back */
         seq_fail(e, s, &err);
-        return;
-    }
-    if (it->position < s->request->prompt_count && kv_seq_covered(s->kv) == s->request->prompt_count && s->choice == 0)
-        retain_prompt(e, s);
-    if (kv_seq_covered(s->kv) + 1 >= s->request->prompt_count)
-        sched_queue_followers(e, s->request);
-    if (s->request->cancel_seen) {
-        if (s->in_flight == 0)
-            seq_finish(e, s, ENGINE_CANCELLED, -1, NULL);
-    } else if (s->request->scoring)
+    else if (!cancelled)
         resolve_score(e, step, it);
-    else if (it->samples)
-        resolve_token(e, s, &step->results[it->result_first]);
+    else if (s->in_flight == 0)
+        seq_finish(e, s, ENGINE_CANCELLED, -1, NULL);
 }
 
 /* The step's references to its requests, taken when it was planned, go last: an item may end a request that a later one names. */
@@ -124,7 +186,7 @@ void resolve_failed(struct engine *e, struct step *step, const struct err *err)
     for (uint32_t i = 0; i < step->item_count; i++) {
         struct seq *s = step->items[i].seq;
         s->in_flight -= step->items[i].rows;
-        s->sampling = false;
+        s->samples -= step->items[i].samples;
         seq_fail(e, s, err);
     }
     for (uint32_t i = 0; i < step->item_count; i++)

@@ -97,6 +97,32 @@ int sampler_observe(struct sampler *s, const uint32_t *history, uint32_t count, 
     return add(s, history[count - 1], true);
 }
 
+static uint32_t patch_adjust(const struct sampler *s, struct sample_seen *patch, uint32_t n, uint32_t id, int step, bool output)
+{
+    uint32_t at = 0, base;
+    while (at < n && patch[at].id < id)
+        at++;
+    if (at == n || patch[at].id != id) {
+        memmove(patch + at + 1, patch + at, (n - at) * sizeof *patch);
+        base = lower_bound(s, id);
+        patch[at] = base < s->seen_count && s->seen[base].id == id ? s->seen[base] : (struct sample_seen){.id = id};
+        n++;
+    }
+    patch[at].in_any += (uint32_t)step;
+    patch[at].in_output += output ? (uint32_t)step : 0;
+    return n;
+}
+
+uint32_t sampler_patch(const struct sampler *s, struct sample_seen *patch, uint32_t n, const uint32_t *history, uint32_t at,
+                       uint32_t prompt_count)
+{
+    if (!s->counts)
+        return 0;
+    if (s->window && at + 1 > s->window)
+        n = patch_adjust(s, patch, n, history[at - s->window], -1, at - s->window >= prompt_count);
+    return patch_adjust(s, patch, n, history[at], 1, true);
+}
+
 void sampler_free(struct sampler *s)
 {
     mem_free(s->seen);

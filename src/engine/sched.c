@@ -174,7 +174,7 @@ static void unplace(struct step *step, struct seq *s)
     step->row_count -= s->placed;
     s->in_flight -= s->placed;
     s->placed = 0;
-    s->sampling = false;
+    s->samples = 0;
 }
 
 /* Back to the queue, its state given up; it will be computed anew. */
@@ -300,20 +300,21 @@ static bool may_run(const struct seq *s)
     return !s->request->cancel_seen && !s->doomed;
 }
 
-static bool may_sample(struct seq *s)
+/* How many of `wanted` tokens its consumer has room for. */
+static uint32_t tokens_room(struct seq *s, uint32_t wanted)
 {
     uint32_t flying = 0;
     for (uint32_t i = 0; i < s->request->n; i++)
-        flying += s->request->seqs[i].sampling;
-    return s->request->scoring || ring_has_room(s->request, flying);
+        flying += s->request->seqs[i].samples;
+    return s->request->scoring ? wanted : ring_room(s->request, flying, wanted);
 }
 
-/* A score wants every row through the head; else only the last row of all is wanted. */
+/* A score wants every row through the head; else only the last row of all, and those that the drafts of a round hang on, are wanted. */
 static void set_out_rows(struct step *step, struct step_item *it, const struct seq *s, bool last)
 {
     const struct engine_request *r = s->request;
-    it->out_first = r->scoring ? 0 : last ? it->rows - 1 : it->rows;
-    it->samples = last && !r->scoring;
+    it->samples = last && !r->scoring ? it->round.count + 1 : 0;
+    it->out_first = r->scoring ? 0 : it->rows - it->samples;
     it->logits = r->scoring && (r->score.logits_all || (r->score.logits_last && last));
     step->logit_count += it->logits ? it->rows : 0;
 }
@@ -330,24 +331,47 @@ static uint32_t score_rows(const struct step *step, const struct seq *s, uint32_
     return rows;
 }
 
+/* Room for the sequence's rows in flight and `rows` more, others' state given up for it where that is allowed. */
+static int extend(struct engine *e, struct step *step, struct seq *s, uint32_t rows, struct err *err)
+{
+    int rc;
+    while ((rc = kv_extend(e->kv, s->kv, s->in_flight + rows, err)) == ERR_KV_FULL) {
+        *err = (struct err){0};
+        if (!make_room(e, step, s))
+            break;
+    }
+    return rc;
+}
+
+static void put_item(struct step *step, struct seq *s, uint32_t rows, const struct proposal *round, bool last)
+{
+    struct step_item *it = &step->items[step->item_count++];
+    *it = (struct step_item){.seq = s, .position = kv_seq_covered(s->kv) + s->in_flight, .rows = rows};
+    if (round) {
+        it->round = *round;
+        it->rows += round->count;
+        memcpy(s->tokens + s->count, round->ids, round->count * sizeof *round->ids);
+    }
+    set_out_rows(step, it, s, last);
+    s->in_flight += it->rows;
+    s->samples += it->samples;
+    s->placed += it->rows;
+    step->row_count += it->rows;
+}
+
 static bool place(struct engine *e, struct step *step, struct seq *s, uint32_t rows)
 {
     struct err err = {0};
     if (s->request->scoring && (rows = score_rows(step, s, rows)) == 0)
         return false;
     bool last = rows == rows_left(s);
-    int rc;
-    if (last && !may_sample(s)) {
+    if (last && tokens_room(s, 1) == 0) {
         if (rows == 1)
             return false;
         last = false; /* the rows before the last one need no room in the ring */
         rows--;
     }
-    while ((rc = kv_extend(e->kv, s->kv, s->in_flight + rows, &err)) == ERR_KV_FULL) {
-        err = (struct err){0};
-        if (!make_room(e, step, s))
-            break;
-    }
+    int rc = extend(e, step, s, rows, &err);
     if (rc == ERR_KV_FULL && (e->running_count > 1 || s->in_flight))
         return false; /* waits with what it has: an older one gets on, or rows in flight end */
     if (rc) {
@@ -356,13 +380,26 @@ static bool place(struct engine *e, struct step *step, struct seq *s, uint32_t r
         seq_fail(e, s, &err);
         return false;
     }
-    struct step_item *it = &step->items[step->item_count++];
-    *it = (struct step_item){.seq = s, .position = kv_seq_covered(s->kv) + s->in_flight, .rows = rows};
-    set_out_rows(step, it, s, last);
-    s->in_flight += rows;
-    s->sampling = it->samples;
-    s->placed += rows;
-    step->row_count += rows;
+    put_item(step, s, rows, NULL, last);
+    return true;
+}
+
+/* A round: the sequence's known ids and drafts behind them, when somebody has a guess worth its rows.  Pages are taken only if they are free:
+ * nobody is pre-empted for a guess. */
+static bool place_round(struct engine *e, struct step *step, struct seq *s)
+{
+    struct proposal round;
+    uint32_t rows = rows_left(s), left = e->cfg.rows_max - step->row_count, budget = s->request->limit - s->generated;
+    uint32_t room = left > rows ? left - rows : 0;
+    if (s->in_flight)
+        return false; /* one round open at a time */
+    room = room < budget - 1 ? room : budget - 1;
+    room = room ? tokens_room(s, room + 1) : 0;
+    if (room < 2 || propose_drafts(e, step, s, room - 1, &round) == 0)
+        return false;
+    if (seq_reserve(s, s->count + round.count) || kv_extend(e->kv, s->kv, rows + round.count, NULL))
+        return false;
+    put_item(step, s, rows, &round, true);
     return true;
 }
 
@@ -396,13 +433,14 @@ void sched_plan(struct engine *e, struct step *step)
     admit(e);
     for (uint64_t age = 0; (s = next_by_age(e, age)) && step->row_count < e->cfg.rows_max; age++) {
         age = s->age;
-        if (s->state == SEQ_DECODE && !s->sampling && may_run(s) && rows_left(s) == 1)
-            step->decode_count += place(e, step, s, 1);
+        if (s->state == SEQ_DECODE && !s->samples && may_run(s) && rows_left(s) == 1)
+            step->decode_count += place_round(e, step, s) || place(e, step, s, 1);
     }
+    step->decode_rows = step->row_count;
     uint32_t budget = prefill_rows(e, step);
     for (uint64_t age = 0; (s = next_by_age(e, age)) && budget > 0; age++) {
         age = s->age;
-        uint32_t left = s->sampling || s->placed || !may_run(s) ? 0 : rows_left(s), had = step->row_count;
+        uint32_t left = s->samples || s->placed || !may_run(s) ? 0 : rows_left(s), had = step->row_count;
         uint32_t rows = left < s->request->chunk_max ? left : s->request->chunk_max;
         rows = rows < budget ? rows : budget;
         if (rows && place(e, step, s, rows))
@@ -416,8 +454,11 @@ void sched_plan(struct engine *e, struct step *step)
 void sched_learn(struct engine *e, const struct step *step, int64_t now_ns)
 {
     struct sched_clock *c = &e->clock;
-    double took = (double)(now_ns - step->started_ns);
-    uint32_t prefill = step->row_count - step->decode_count;
+    double took = (double)(now_ns - (step->started_ns > c->last_ns ? step->started_ns : c->last_ns));
+    uint32_t prefill = step->row_count - step->decode_rows;
+    c->last_ns = now_ns;
+    if (prefill == 0)
+        propose_learn(c, step->row_count, took);
     if (step->decode_count && prefill == 0)
         c->decode_ns = c->decode_ns > 0 ? 0.8 * c->decode_ns + 0.2 * took : took;
     else if (prefill >= 8 || step->decode_count) {

@@ -157,6 +157,8 @@ static inline void rig_close(struct rig *r)
 
 struct rig_result { /* of one choice */
     uint32_t ids[RIG_IDS_MAX], count;
+    float logprobs[RIG_IDS_MAX], top_logprobs[RIG_IDS_MAX][2];
+    uint32_t top_ids[RIG_IDS_MAX][2], top_counts[RIG_IDS_MAX];
     struct engine_outcome outcome;
 };
 
@@ -183,6 +185,18 @@ static inline struct engine_request *rig_submit(struct rig *r, const struct engi
     return q;
 }
 
+static inline void rig_token(struct rig_result *o, const struct engine_event *e)
+{
+    uint32_t i = o->count++;
+    o->ids[i] = e->id;
+    o->logprobs[i] = e->logprob;
+    o->top_counts[i] = e->top_count;
+    for (uint32_t k = 0; k < e->top_count && k < 2; k++) {
+        o->top_ids[i][k] = e->top_ids[k];
+        o->top_logprobs[i][k] = e->top_logprobs[k];
+    }
+}
+
 /* To the end of every choice, then releases. */
 static inline void rig_finish(struct engine_request *q, uint32_t n, struct rig_result *out)
 {
@@ -194,7 +208,7 @@ static inline void rig_finish(struct engine_request *q, uint32_t n, struct rig_r
         while (engine_poll(q, &e)) {
             struct rig_result *o = &out[e.choice];
             if (e.kind == ENGINE_TOKEN)
-                o->ids[o->count++] = e.id;
+                rig_token(o, &e);
             else {
                 o->outcome = *engine_request_outcome(q, e.choice);
                 done++;
@@ -217,6 +231,19 @@ static inline void rig_assert_same(const struct rig_result *a, const struct rig_
     for (uint32_t i = 0; i < a->count; i++)
         if (a->ids[i] != b->ids[i])
             fail_msg("token %u: %u and %u", i, a->ids[i], b->ids[i]);
+}
+
+/* Ids, log-probabilities, best ids, how it ended. */
+static inline void rig_assert_equal(const struct rig_result *a, const struct rig_result *b)
+{
+    rig_assert_same(a, b);
+    assert_memory_equal(a->logprobs, b->logprobs, a->count * sizeof *a->logprobs);
+    assert_memory_equal(a->top_counts, b->top_counts, a->count * sizeof *a->top_counts);
+    assert_memory_equal(a->top_ids, b->top_ids, a->count * sizeof *a->top_ids);
+    assert_memory_equal(a->top_logprobs, b->top_logprobs, a->count * sizeof *a->top_logprobs);
+    assert_int_equal(a->outcome.finish, b->outcome.finish);
+    assert_int_equal(a->outcome.stop, b->outcome.stop);
+    assert_int_equal(a->outcome.completion_count, b->outcome.completion_count);
 }
 
 #endif

@@ -1,0 +1,154 @@
+/* engine/propose.c - which proposal a sequence takes for a round, and how deep: by what it costs and how often it was right.
+ *
+ * Expected tokens of j drafts that are each right with chance p: p + p^2 + .. + p^j.  A step of R rows that yields E tokens takes them when
+ * (E + gain) / time(R + j) is above E / time(R); time by rows is measured (sched_learn), here read between what was measured.  A proposer
+ * that does not pay is asked again after `patience` chances, longer each time it was wrong, so that text without repetition costs nothing
+ * that can be noticed.
+ *
+ * Invariant: nothing chosen here changes a token: only which rows share a step. */
+#include "engine/engine_int.h"
+
+enum { PROBE_DEPTH = 3 };
+static const double ROW_GUESS = 0.05; /* of a step's time, for widths never run */
+
+/* The order in which they are asked: the first whose proposal pays serves the round. */
+static const enum proposer_kind order[] = {PROPOSER_ECHO, PROPOSER_DRAFT, PROPOSER_LOOKUP};
+
+int propose_open(struct seq *s, uint32_t positions, struct err *err)
+{
+    struct engine_request *r = s->request;
+    int rc = 0;
+    if (r->propose & ENGINE_PROPOSE_ECHO)
+        rc = echo_open(positions, r->end_ids, r->end_count, &s->proposers[PROPOSER_ECHO], err);
+    if (rc == 0 && r->propose & ENGINE_PROPOSE_LOOKUP)
+        rc = lookup_open(positions, &s->proposers[PROPOSER_LOOKUP], err);
+    return rc;
+}
+
+void propose_close(struct seq *s)
+{
+    for (uint32_t i = 0; i < PROPOSER_KINDS; i++) {
+        proposer_free(s->proposers[i]);
+        s->proposers[i] = NULL;
+    }
+}
+
+void propose_observe(struct seq *s)
+{
+    for (uint32_t i = 0; i < PROPOSER_KINDS; i++)
+        if (s->proposers[i])
+            s->proposers[i]->ops->observe(s->proposers[i], s->tokens, s->count);
+}
+
+/* ---- cost ---- */
+
+static double time_of(const struct sched_clock *c, uint32_t rows)
+{
+    uint32_t low = rows < COST_ROWS_MAX ? rows : COST_ROWS_MAX, high = low;
+    while (low > 0 && c->step_ns[low] <= 0)
+        low--;
+    while (high <= COST_ROWS_MAX && c->step_ns[high] <= 0)
+        high++;
+    if (low == 0)
+        return high <= COST_ROWS_MAX ? c->step_ns[high] : 1 + ROW_GUESS * rows;
+    if (high > COST_ROWS_MAX)
+        return c->step_ns[low] * (1 + ROW_GUESS * (rows - low));
+    if (high == low)
+        return c->step_ns[low];
+    return c->step_ns[low] + (c->step_ns[high] - c->step_ns[low]) * (rows - low) / (high - low);
+}
+
+void propose_learn(struct sched_clock *c, uint32_t rows, double took_ns)
+{
+    if (rows == 0 || rows > COST_ROWS_MAX)
+        return;
+    double *t = &c->step_ns[rows];
+    *t = *t > 0 ? 0.8 * *t + 0.2 * took_ns : took_ns;
+}
+
+/* The best number of drafts, at most `most`, beside the rows the step has and the sequence's own. */
+static uint32_t depth_of(const struct sched_clock *c, uint32_t rows, double expected, double rate, uint32_t most)
+{
+    double best = expected / time_of(c, rows), gain = 0, chance = 1;
+    uint32_t depth = 0;
+    for (uint32_t j = 1; j <= most; j++) {
+        chance *= rate;
+        gain += chance;
+        double speed = (expected + gain) / time_of(c, rows + j);
+        if (speed > best)
+            best = speed, depth = j;
+    }
+    return depth;
+}
+
+/* ---- a round ---- */
+
+static uint32_t worth(struct engine *e, const struct step *step, const struct seq *s, struct proposer *p, uint32_t class, uint32_t count)
+{
+    struct proposer_worth *w = &p->worth[class];
+    if (s->request->propose_depth)
+        return count;
+    uint32_t depth = depth_of(&e->clock, step->row_count + 1, step->decode_count + 1, proposer_rate(p, class), count);
+    if (depth)
+        return depth;
+    if (++w->skipped < w->patience)
+        return 0;
+    w->skipped = 0;
+    return count < PROBE_DEPTH ? count : PROBE_DEPTH;
+}
+
+uint32_t propose_drafts(struct engine *e, const struct step *step, struct seq *s, uint32_t room, struct proposal *out)
+{
+    uint32_t fixed = s->request->propose_depth;
+    room = room < PROPOSE_DEPTH_MAX ? room : PROPOSE_DEPTH_MAX;
+    room = fixed && fixed < room ? fixed : room;
+    for (uint32_t i = 0; room && i < sizeof order / sizeof *order; i++) {
+        struct proposer *p = s->proposers[order[i]];
+        uint32_t class = 0, n = p ? p->ops->propose(p, s->tokens, s->count, room, out->ids, &class) : 0;
+        n = n ? worth(e, step, s, p, class, n) : 0;
+        if (n) {
+            out->proposer = p;
+            out->class = class;
+            out->count = n;
+            return n;
+        }
+    }
+    out->count = 0;
+    return 0;
+}
+
+static void count_draft(struct engine_speculation *c, uint32_t drafts, uint32_t accepted)
+{
+    c->rounds++;
+    c->drafted += drafts;
+    c->accepted += accepted;
+    c->rejected += drafts - accepted;
+    c->lengths[accepted]++;
+    for (uint32_t i = 0; i < drafts; i++) {
+        c->drafted_at[i]++;
+        c->accepted_at[i] += i < accepted;
+    }
+}
+
+static void count_fill(struct engine_fill *f, uint32_t drafts, uint32_t accepted)
+{
+    f->events++;
+    f->echo += accepted;
+    f->injected += accepted;
+    f->lengths[drafts]++;
+    f->accepted += accepted;
+    f->rejected += drafts - accepted;
+}
+
+/* A round of `drafts` was resolved: `accepted` of them emitted, `looked` samples used of drafts + 1. */
+void propose_settle(struct seq *s, const struct proposal *p, uint32_t accepted, uint32_t looked)
+{
+    struct engine_speculation *c = &s->request->outcomes[s->choice].speculation;
+    bool cut = accepted < p->count && looked <= accepted; /* ended before a draft was refused: nothing is known of the rest */
+    proposer_settle(p->proposer, p->class, cut ? accepted : p->count, accepted);
+    c->fill.wasted += p->count + 1 - looked;
+    if (p->proposer->ops->counts_as_draft)
+        count_draft(c, p->count, accepted);
+    else
+        count_fill(&c->fill, p->count, accepted);
+}
