@@ -117,6 +117,9 @@ struct rh_request_options {
     bool logprobs; uint32_t top_logprobs; /* top 0..128; asking for tops implies logprobs */
     const struct rh_text *stop; size_t stop_count;   /* stop strings, at most 16 */
     const uint32_t *stop_ids; size_t stop_id_count;
+    const char *propose;            /* who may guess tokens ahead, whatever the text it changes nothing: "none", "auto", or some of
+                                       echo,lookup; NULL = "auto" (echo) */
+    uint32_t propose_depth;         /* most tokens of a guess, taken whatever it costs, at most 31; 0 = as many as pay */
     const char *session;            /* affinity; NULL */
     const char *kv;                 /* refused unless equal to the model's */
 };
@@ -136,6 +139,16 @@ struct rh_top { uint32_t id; float logprob; };
 struct rh_usage { uint32_t prompt_tokens, cached_tokens, completion_tokens; };
 struct rh_timings { double load_ms, queue_ms, prefill_ms, decode_ms, prefill_tokens_per_s, decode_tokens_per_s; };
 
+enum { RH_DEPTH_MAX = 31 };
+/* Rounds of guessed tokens; `fill`: spans copied or forced, which count as forwards only. */
+struct rh_fill { uint32_t events, injected, echo, forced, wasted_samples, accepted, rejected, span_lengths[RH_DEPTH_MAX + 1]; };
+struct rh_speculation {
+    uint32_t decode_forwards, drafted, accepted, rejected, rounds, forwards_saved;
+    double tokens_per_forward;
+    uint32_t acceptance_lengths[RH_DEPTH_MAX + 1], drafted_by_position[RH_DEPTH_MAX], accepted_by_position[RH_DEPTH_MAX];
+    struct rh_fill fill;
+};
+
 struct rh_event { /* pointers are valid until the next rh_poll of the request */
     enum rh_event_kind kind;
     uint32_t choice;
@@ -145,6 +158,7 @@ struct rh_event { /* pointers are valid until the next rh_poll of the request */
     enum rh_finish finish;                   /* DONE */
     const char *stop_string;                 /* DONE by a stop string, else NULL */
     struct rh_usage usage; struct rh_timings timings; uint64_t seed; /* DONE */
+    struct rh_speculation speculation;       /* DONE */
     struct rh_error error;                   /* DONE with RH_FINISH_ERROR */
 };
 /* Next event: 1 and *out filled; 0 on time-out; RH_ERR_END after the last DONE.  timeout_ms < 0 waits, 0 returns at once. */

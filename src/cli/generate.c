@@ -73,6 +73,32 @@ static void put_f64(struct buf *b, const char *key, double v)
     buf_json_f64(b, v);
 }
 
+static void put_counts(struct buf *b, const char *key, const uint32_t *counts, uint32_t n)
+{
+    while (n && counts[n - 1] == 0)
+        n--;
+    buf_printf(b, ",\"%s\":[", key);
+    for (uint32_t i = 0; i < n; i++)
+        buf_printf(b, "%s%u", i ? "," : "", counts[i]);
+    buf_char(b, ']');
+}
+
+static void put_speculation(struct buf *b, const struct rh_speculation *s)
+{
+    const struct rh_fill *f = &s->fill;
+    buf_printf(b, ",\"speculation\":{\"decode_forwards\":%u,\"rounds\":%u,\"drafted\":%u,\"accepted\":%u,\"rejected\":%u,"
+               "\"forwards_saved\":%u,", s->decode_forwards, s->rounds, s->drafted, s->accepted, s->rejected, s->forwards_saved);
+    put_f64(b, "tokens_per_forward", s->tokens_per_forward);
+    put_counts(b, "acceptance_lengths", s->acceptance_lengths, RH_DEPTH_MAX + 1);
+    put_counts(b, "drafted_by_position", s->drafted_by_position, RH_DEPTH_MAX);
+    put_counts(b, "accepted_by_position", s->accepted_by_position, RH_DEPTH_MAX);
+    buf_printf(b, "},\"fill\":{\"events\":%u,\"injected\":%u,\"by_kind\":{\"echo\":%u,\"forced\":%u},\"wasted_samples\":%u,"
+               "\"verify_accepted\":%u,\"verify_rejected\":%u", f->events, f->injected, f->echo, f->forced, f->wasted_samples, f->accepted,
+               f->rejected);
+    put_counts(b, "span_lengths", f->span_lengths, RH_DEPTH_MAX + 1);
+    buf_char(b, '}');
+}
+
 static void put_choice(struct buf *b, const struct generation *g, const struct choice *c)
 {
     const struct rh_timings *t = &c->done.timings;
@@ -99,6 +125,7 @@ static void put_choice(struct buf *b, const struct generation *g, const struct c
     put_f64(b, "prefill_tokens_per_s", t->prefill_tokens_per_s), buf_char(b, ',');
     put_f64(b, "decode_tokens_per_s", t->decode_tokens_per_s);
     buf_printf(b, "},\"seed\":%llu", (unsigned long long)c->done.seed);
+    put_speculation(b, &c->done.speculation);
     if (g->o->logprobs || g->o->given[OPT_TOP_LOGPROBS]) {
         buf_z(b, ",\"logprobs\":[");
         buf_str(b, buf_view(&c->logprobs));
@@ -250,7 +277,7 @@ int cli_generate(struct options *o)
     uint32_t *stop_ids = NULL;
     struct rh_request_options r = {.max_tokens = o->max_tokens, .ignore_eos = o->ignore_eos, .seed_given = o->given[OPT_SEED],
                                    .seed = o->seed, .n = o->choices, .logprobs = o->logprobs || o->given[OPT_TOP_LOGPROBS],
-                                   .top_logprobs = o->top_logprobs};
+                                   .top_logprobs = o->top_logprobs, .propose = o->propose, .propose_depth = o->propose_depth};
     int rc = read_input(&r, &chat, o);
     if (rc == 0)
         rc = session_stops("generate", o, &r, &stop, &stop_ids);

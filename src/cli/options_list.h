@@ -33,6 +33,10 @@
       "most tokens to generate; -1: as far as it goes")                                                                                   \
     X(SEED, U64, seed, "seed", 's', "", G_REQUEST, 0, 18446744073709551615.0, "N", "seed of the sampling noise; default: drawn")          \
     X(CHOICES, U32, choices, "choices", 0, "", G_REQUEST, 1, 128, "N", "answers to one prompt")                                           \
+    X(PROPOSE, STR, propose, "propose", 0, "", G_REQUEST, 0, 0, "WHO",                                                                     \
+      "who guesses tokens ahead: none, auto (default), or some of echo,lookup; changes no text")                                          \
+    X(PROPOSE_DEPTH, U32, propose_depth, "propose-depth", 0, "", G_REQUEST, 0, 31, "N",                                                   \
+      "most tokens of a guess, whatever it costs; 0: as many as pay")                                                                     \
     X(IGNORE_EOS, FLAG, ignore_eos, "ignore-eos", 0, "", G_REQUEST, 0, 0, "", "the end-of-text token is an ordinary token")               \
     X(STOP, LIST, stop, "stop", 0, "", G_REQUEST, 0, 0, "TEXT", "end before this text (may be repeated)")                                 \
     X(STOP_ID, LIST, stop_id, "stop-id", 0, "", G_REQUEST, 0, 0, "ID", "end at this token (may be repeated)")                             \

@@ -86,7 +86,8 @@ static int answer(struct talk *t)
     struct rh_chat chat = {.messages_json = {buf_cstr(&messages), messages.n}};
     const struct options *o = t->o;
     struct rh_request_options r = {.chat = &chat, .max_tokens = o->max_tokens, .ignore_eos = o->ignore_eos, .seed_given = o->given[OPT_SEED],
-                                   .seed = o->seed, .sampling = &sampling, .session = "run"};
+                                   .seed = o->seed, .sampling = &sampling, .session = "run", .propose = o->propose,
+                                   .propose_depth = o->propose_depth};
     int rc = session_sampling(&t->s, o, &sampling, &biases);
     rc = rc ? rc : session_stops("run", o, &r, &stop, &stop_ids);
     stop_answer = 0;

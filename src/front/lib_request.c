@@ -172,6 +172,26 @@ static int check_kv(const struct rh_model *m, const char *kv, struct err *err)
                    kv_format_name(m->v_format), kv);
 }
 
+/* Names joined by commas -> bits. */
+static int parse_propose(const char *text, uint32_t *out, struct err *err)
+{
+    static const struct {
+        const char *name;
+        uint32_t bits;
+    } list[] = {{"none", 0}, {"auto", ENGINE_PROPOSE_ECHO}, {"echo", ENGINE_PROPOSE_ECHO}, {"lookup", ENGINE_PROPOSE_LOOKUP}};
+    struct str rest = str_of(text ? text : "auto"), piece;
+    *out = 0;
+    while (str_split(&rest, ',', &piece)) {
+        size_t i = 0, n = sizeof list / sizeof *list;
+        while (i < n && !str_is(str_trim(piece), list[i].name))
+            i++;
+        if (i == n)
+            return err_set(err, ERR_ARGUMENT, "propose: expected none, auto, or some of echo, lookup, got '%.64s'", text);
+        *out |= list[i].bits;
+    }
+    return 0;
+}
+
 static int make_engine_request(struct rh_request *r, const struct rh_request_options *o, struct err *err)
 {
     struct rh_model *m = r->model;
@@ -182,7 +202,10 @@ static int make_engine_request(struct rh_request *r, const struct rh_request_opt
                                       .stop_count = r->stop_count};
     sampling_defaults(m, &defaults);
     const struct rh_sampling *s = o->sampling ? o->sampling : &defaults;
-    int rc = sampling_convert(s, &c.sampling, &biases, err);
+    c.propose_depth = o->propose_depth;
+    int rc = parse_propose(o->propose, &c.propose, err);
+    if (rc == 0)
+        rc = sampling_convert(s, &c.sampling, &biases, err);
     if (rc == 0)
         rc = end_ids_of(m, o, &end_ids, &c.end_count, err);
     if (rc == 0) {
@@ -263,6 +286,24 @@ static double ms_between(int64_t from, int64_t to)
     return from && to > from ? (double)(to - from) / 1e6 : 0;
 }
 
+_Static_assert((int)RH_DEPTH_MAX == (int)ENGINE_DEPTH_MAX, "one depth");
+
+static void fill_speculation(struct rh_speculation *to, const struct engine_outcome *o)
+{
+    const struct engine_speculation *from = &o->speculation;
+    const struct engine_fill *f = &from->fill;
+    *to = (struct rh_speculation){.decode_forwards = from->forwards, .drafted = from->drafted, .accepted = from->accepted,
+                                  .rejected = from->rejected, .rounds = from->rounds};
+    to->forwards_saved = o->completion_count > from->forwards + 1 ? o->completion_count - 1 - from->forwards : 0;
+    to->tokens_per_forward = from->forwards ? (double)o->completion_count / from->forwards : 0;
+    memcpy(to->acceptance_lengths, from->lengths, sizeof to->acceptance_lengths);
+    memcpy(to->drafted_by_position, from->drafted_at, sizeof to->drafted_by_position);
+    memcpy(to->accepted_by_position, from->accepted_at, sizeof to->accepted_by_position);
+    to->fill = (struct rh_fill){.events = f->events, .injected = f->injected, .echo = f->echo, .forced = f->forced,
+                                .wasted_samples = f->wasted, .accepted = f->accepted, .rejected = f->rejected};
+    memcpy(to->fill.span_lengths, f->lengths, sizeof to->fill.span_lengths);
+}
+
 static void fill_done(struct rh_request *r, uint32_t choice, struct rh_event *out)
 {
     static const enum rh_finish names[] = {RH_FINISH_STOP, RH_FINISH_LENGTH, RH_FINISH_CANCELLED, RH_FINISH_ERROR};
@@ -280,6 +321,7 @@ static void fill_done(struct rh_request *r, uint32_t choice, struct rh_event *ou
         t->prefill_tokens_per_s = (o->prompt_count - o->cached_count) / t->prefill_ms * 1e3;
     if (t->decode_ms > 0 && o->completion_count > 1)
         t->decode_tokens_per_s = (o->completion_count - 1) / t->decode_ms * 1e3;
+    fill_speculation(&out->speculation, o);
     if (o->finish == ENGINE_ERROR)
         front_error(&out->error, &o->err, o->err.code ? o->err.code : ERR_INTERNAL);
 }
