@@ -5,7 +5,7 @@ find_package(OpenSSL REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
-pkg_check_modules(CURL REQUIRED IMPORTED_TARGET libcurl)
+pkg_check_modules(CURL REQUIRED libcurl)
 pkg_check_modules(EDIT REQUIRED IMPORTED_TARGET libedit)
 
 pkg_check_modules(YYJSON QUIET IMPORTED_TARGET yyjson)

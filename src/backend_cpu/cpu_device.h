@@ -48,6 +48,20 @@ struct cpu_worker {
     bool started;
 };
 
+/* Memory of weights, many to a mapping (cpu_slab.c). */
+struct cpu_slab;
+struct cpu_slabs {
+    struct cpu_slab *open; /* where the next weight goes */
+    size_t next_bytes;     /* size of the next slab */
+};
+
+/* Weights on their way into panels (cpu_pack.c): those no record names yet, and those of records that may still run. */
+struct cpu_packing {
+    struct weight *waiting, *waiting_last;
+    struct weight *running;
+    uint64_t running_until; /* completed >= this: none of them runs */
+};
+
 /* process or model lifetime; owned by whoever opened it */
 struct device {
     struct device_head head;
@@ -58,6 +72,8 @@ struct device {
     struct cpu_worker *workers; /* [n_threads] */
     struct cpu_queue queue;
     struct cpu_failure failure;
+    struct cpu_slabs slabs;
+    struct cpu_packing packing;
     struct device_reserve reserved;
     struct cpu_need need;       /* what the scratch areas hold */
     size_t worker_stride;
@@ -73,5 +89,14 @@ void cpu_queue_stop(struct device *d); /* runs what was enqueued, then ends the 
 int cpu_event_record(struct device *d, uint64_t *out);
 int cpu_event_wait(struct device *d, uint64_t event, struct err *err);
 bool cpu_event_done(struct device *d, uint64_t event);
+
+/* cpu_slab.c: NULL when out of memory; zeroed, 64-byte aligned */
+unsigned char *cpu_slab_take(struct cpu_slabs *s, size_t size_bytes, struct cpu_slab **slab);
+void cpu_slab_give(struct cpu_slabs *s, struct cpu_slab *slab); /* one taking less; the last unmaps it */
+
+/* cpu_pack.c */
+void cpu_pack_put(struct device *d, struct weight *w);  /* waits for the next record */
+int cpu_pack_flush(struct device *d);                   /* one record for all that wait; before anything is enqueued behind them */
+void cpu_pack_settle(struct device *d);                 /* forget what is done; after waits */
 
 #endif

@@ -207,6 +207,9 @@ int cpu_enqueue(struct device *d, cpu_run run, const void *op, size_t op_bytes)
     struct cpu_queue *q = &d->queue;
     if (op_bytes > CPU_OP_BYTES)
         return ERR_INTERNAL;
+    int rc = cpu_pack_flush(d);
+    if (rc)
+        return rc;
     if (q->head >= CPU_RING && atomic_load_explicit(&q->completed, memory_order_acquire) <= q->head - CPU_RING) {
         publish(q);
         wait_completed(q, q->head - CPU_RING / 2);
@@ -245,6 +248,7 @@ int cpu_event_wait(struct device *d, uint64_t event, struct err *err)
         return err_set(err, ERR_INTERNAL, "cpu: event %llu was never recorded", (unsigned long long)event);
     publish(&d->queue);
     wait_completed(&d->queue, event);
+    cpu_pack_settle(d);
     struct cpu_failure *f = &d->failure;
     int rc = 0;
     pthread_mutex_lock(&f->lock);
@@ -258,8 +262,10 @@ int cpu_event_wait(struct device *d, uint64_t event, struct err *err)
 
 void cpu_drain(struct device *d)
 {
+    cpu_pack_flush(d);
     publish(&d->queue);
     wait_completed(&d->queue, d->queue.head);
+    cpu_pack_settle(d);
 }
 
 bool cpu_event_done(struct device *d, uint64_t event)

@@ -1,11 +1,9 @@
-/* backend_cpu/cpu_weight.c - from a file's tensor to panels: planning, packing by the pool, freeing, reading a row back.
+/* backend_cpu/cpu_weight.c - prepared weights: their plan, their life, a row back.  cpu_pack.c fills the panels.
  *
- * Owns:       the memory of prepared weights.
- * Invariants: 1. Packing moves codes, it rounds nothing; cpu_weight_row gives the bits of weight_src_row.
- *             2. Types without a layout are dequantised into F16 when that is exact for the type, else into F32; a notice says so.
- *             3. A weight with a scale that is not finite is refused. */
+ * Invariants: 1. cpu_weight_row gives the bits of weight_src_row.
+ *             2. Types without a layout are dequantised into F16 when that is exact for the type, else into F32; a notice says so. */
+#include "backend_cpu/cpu_device.h"
 #include "backend_cpu/cpu_weight.h"
-#include "backend_cpu/pack.h"
 #include "backend_cpu/unpack.h"
 
 #include "base/log.h"
@@ -106,112 +104,17 @@ int cpu_weight_plan(struct device *d, const struct weight_src *src, unsigned use
     return rc;
 }
 
-/* ---- packing, as a record of the queue ---- */
-
-struct pack_job {
-    const struct weight_src *src;
-    const struct layout_plan *plan;
-    unsigned char *data;
-    float *rows; /* [count][cols]: converted types only */
-};
-
-static void put_float(unsigned char *panel, enum cpu_layout layout, uint32_t k, uint32_t lane, const unsigned char *from)
+static int weight_fill(struct device *d, struct weight *w, const struct layout_plan *plan, struct err *err)
 {
-    size_t n = layout == CPU_LAYOUT_F32 ? 4 : 2;
-    memcpy(panel + ((size_t)k * CPU_PANEL_ROWS + lane) * n, from, n);
-}
-
-/* Columns [from, from + n) of up to 16 rows into the panel, by way of a small square: rows of a large file lie at distances that
- * fall on one another in the first cache.  place[lane]: where a column has the lane. */
-enum { SQUARE = 32 };
-static void lay_square(unsigned char *panel, const unsigned char *row, size_t row_bytes, uint32_t lanes, const uint8_t *place, size_t esize,
-                       uint32_t from, uint32_t n)
-{
-    unsigned char square[CPU_PANEL_ROWS][SQUARE * 4];
-    for (uint32_t lane = 0; lane < lanes; lane++)
-        memcpy(square[lane], row + lane * row_bytes + from * esize, n * esize);
-    for (uint32_t k = 0; k < n; k++) {
-        unsigned char *to = panel + (size_t)(from + k) * CPU_PANEL_ROWS * esize;
-        for (uint32_t lane = 0; lane < lanes; lane++) {
-            if (esize == 4)
-                memcpy(to + place[lane] * 4, square[lane] + k * 4, 4);
-            else
-                memcpy(to + place[lane] * 2, square[lane] + k * 2, 2);
-        }
-    }
-}
-
-static void pack_float_panel(const struct pack_job *j, uint32_t panel, unsigned char *out)
-{
-    static const uint8_t straight[CPU_PANEL_ROWS] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    static const uint8_t paired[CPU_PANEL_ROWS] = {0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15};
-    const struct weight_src *s = j->src;
-    enum cpu_layout layout = j->plan->panel.layout;
-    uint32_t lanes = s->rows - panel * CPU_PANEL_ROWS < CPU_PANEL_ROWS ? s->rows - panel * CPU_PANEL_ROWS : CPU_PANEL_ROWS;
-    const unsigned char *row = (const unsigned char *)s->data + panel * (uint64_t)CPU_PANEL_ROWS * s->row_bytes;
-    for (uint32_t k = 0; k < s->cols; k += SQUARE)
-        lay_square(out, row, s->row_bytes, lanes, layout == CPU_LAYOUT_BF16 ? paired : straight, layout == CPU_LAYOUT_F32 ? 4 : 2, k,
-                   s->cols - k < SQUARE ? s->cols - k : SQUARE);
-}
-
-static void pack_converted_panel(const struct pack_job *j, uint32_t panel, float *row, unsigned char *out)
-{
-    const struct weight_src *s = j->src;
-    for (uint32_t lane = 0; lane < CPU_PANEL_ROWS && panel * CPU_PANEL_ROWS + lane < s->rows; lane++) {
-        weight_src_row(s, panel * CPU_PANEL_ROWS + lane, row);
-        for (uint32_t k = 0; k < s->cols; k++) {
-            if (j->plan->panel.layout == CPU_LAYOUT_F32) {
-                put_float(out, CPU_LAYOUT_F32, k, lane, (const unsigned char *)&row[k]);
-                continue;
-            }
-            uint16_t h = dtype_f32_to_f16(row[k]);
-            put_float(out, CPU_LAYOUT_F16, k, lane, (const unsigned char *)&h);
-        }
-    }
-}
-
-static void pack_quant_panel(const struct pack_job *j, uint32_t panel, unsigned char *out)
-{
-    const struct cpu_panel *p = &j->plan->panel;
-    uint32_t units = p->cols / (32 * p->unit);
-    for (uint32_t u = 0; u < units; u++)
-        for (uint32_t lane = 0; lane < CPU_PANEL_ROWS && panel * CPU_PANEL_ROWS + lane < j->src->rows; lane++)
-            j->plan->unit(j->src, p, panel * CPU_PANEL_ROWS + lane, u, lane, out + (size_t)u * p->unit_bytes);
-}
-
-static void pack_run(struct device *d, uint32_t me, uint32_t count, const void *op)
-{
-    const struct pack_job *j = *(const struct pack_job *const *)op;
-    (void)d;
-    uint32_t from, to;
-    cpu_split(j->plan->panels, 1, me, count, &from, &to);
-    for (uint32_t i = from; i < to; i++) {
-        unsigned char *out = j->data + i * j->plan->panel_bytes;
-        if (j->plan->converted)
-            pack_converted_panel(j, i, j->rows + (size_t)me * j->src->cols, out);
-        else if (!j->plan->unit)
-            pack_float_panel(j, i, out);
-        else
-            pack_quant_panel(j, i, out);
-    }
-}
-
-static int pack_all(struct device *d, const struct weight_src *src, const struct layout_plan *plan, unsigned char *data, struct err *err)
-{
-    struct pack_job job = {src, plan, data, NULL}, *p = &job;
-    if (plan->converted) {
-        log_put(LOG_NOTICE, "cpu: tensor '%s': %s is not computed packed here, it is held as %s", src->name, dtype_name(src->type),
-                layouts[plan->panel.layout].name);
-        struct device_info info;
-        backend_cpu.device_info(d, &info);
-        job.rows = mem_try_array((size_t)info.n_threads * src->cols, sizeof *job.rows);
-        if (!job.rows)
-            return err_nomem(err, "cpu: rows to convert", (size_t)info.n_threads * src->cols * sizeof *job.rows);
-    }
-    int rc = cpu_enqueue(d, pack_run, &p, sizeof p);
-    cpu_drain(d);
-    mem_free(job.rows);
-    return rc;
+    w->data = cpu_slab_take(&d->slabs, (size_t)plan->bytes, &w->slab);
+    if (!w->data)
+        return err_nomem(err, w->name, (size_t)plan->bytes);
+    if (!plan->converted)
+        return 0;
+    log_put(LOG_NOTICE, "cpu: tensor '%s': %s is not computed packed here, it is held as %s", w->name, dtype_name(w->src.type),
+            layouts[plan->panel.layout].name);
+    w->rows = mem_try_array((size_t)d->n_threads * w->src.cols, sizeof *w->rows);
+    return w->rows ? 0 : err_nomem(err, "cpu: rows to convert", (size_t)d->n_threads * w->src.cols * sizeof *w->rows);
 }
 
 int cpu_weight_prepare(struct device *d, const struct weight_src *src, unsigned use, struct weight **out, struct err *err)
@@ -220,8 +123,6 @@ int cpu_weight_prepare(struct device *d, const struct weight_src *src, unsigned 
     *out = NULL;
     struct layout_plan plan;
     int rc = plan_make(src, &plan, err);
-    if (!rc)
-        rc = dtype_check_scales(src, err);
     if (rc)
         return rc;
     size_t name_bytes = strlen(src->name) + 1;
@@ -233,23 +134,28 @@ int cpu_weight_prepare(struct device *d, const struct weight_src *src, unsigned 
     w->panel = plan.panel;
     w->panels = plan.panels;
     w->panel_bytes = plan.panel_bytes;
-    w->bytes = (size_t)plan.bytes;
-    w->data = mem_map(w->bytes);
-    rc = w->data ? pack_all(d, src, &plan, w->data, err) : err_nomem(err, src->name, w->bytes);
+    w->src = *src;
+    w->src.name = w->name;
+    w->unit = plan.unit;
+    w->converted = plan.converted;
+    rc = weight_fill(d, w, &plan, err);
     if (rc) {
         cpu_weight_free(d, w);
         return rc;
     }
+    cpu_pack_put(d, w);
     *out = w;
     return 0;
 }
 
 void cpu_weight_free(struct device *d, struct weight *w)
 {
-    (void)d;
     if (!w)
         return;
-    mem_unmap(w->data, w->bytes);
+    cpu_drain(d); /* it may still be on its way into panels */
+    if (w->slab)
+        cpu_slab_give(&d->slabs, w->slab);
+    mem_free(w->rows);
     mem_free(w);
 }
 

@@ -3,15 +3,23 @@
 #define RH_CPU_WEIGHT_H
 
 #include "backend_cpu/cpu_int.h"
+#include "backend_cpu/pack.h"
 
-/* model lifetime; immutable after weight_prepare */
+/* model lifetime; immutable once packed */
 struct weight {
     struct weight_head head;
     struct cpu_panel panel;
     uint32_t panels;      /* ceil(rows / 16) */
     size_t panel_bytes;   /* multiple of 64 */
-    size_t bytes;         /* of data */
-    unsigned char *data;  /* mem_map */
+    unsigned char *data;  /* in a slab */
+    struct cpu_slab *slab;
+    /* until packed */
+    struct weight_src src;
+    pack_unit_fn unit;           /* NULL: float */
+    bool converted;              /* through weight_src_row */
+    float *rows;                 /* [threads][cols]: converted types only */
+    struct weight *next;         /* of a list of packing */
+    _Atomic uint32_t zones_taken;/* of the list that starts here */
     char name[];
 };
 

@@ -1,127 +1,137 @@
 /* backend_cpu/pack_ggml.c - blocks of GGUF types (and MXFP4 in both orders) to panel units.
  *
- * Every function takes one row's block(s) and writes one lane; codes keep their value, only their place changes, so
+ * Every function takes the same block(s) of four rows and writes their lanes; codes keep their value, only their place changes, so
  * nothing is rounded.  Sub-scales of K-quants are unpacked to bytes. */
 #include "backend_cpu/pack.h"
 
-static const unsigned char *block_at(const struct weight_src *src, uint32_t row, uint32_t block)
-{
-    return (const unsigned char *)src->data + row * src->row_bytes + (size_t)block * dtype_block_bytes(src->type);
-}
-
 /* 16 bytes: low nibbles are columns 0..15, high nibbles 16..31: already the panel's order. */
-static void put_nibble_words(unsigned char *body, uint32_t lane, const unsigned char *qs)
+static void put_nibble_words(unsigned char *body, const struct pack_unit *u, size_t at)
 {
+    pack_lanes w[4];
+    pack_words(u->data, at, w);
     for (int g = 0; g < 4; g++)
-        pack_put_word(body + 64 * g, lane, pack_u32(qs + 4 * g));
+        pack_put_word(body + 64 * g, u->lane, w[g]);
 }
 
 /* 32 bits, one per column, to the bit plane. */
-static void put_column_bits(unsigned char *plane, uint32_t lane, uint32_t qh)
+static void put_column_bits(unsigned char *plane, uint32_t lane, pack_lanes qh)
 {
-    uint32_t w = 0;
+    pack_lanes w = {0};
     for (int g = 0; g < 8; g++) {
-        uint32_t b = qh >> 4 * g & 15;
+        pack_lanes b = qh >> 4 * g & 15;
         w |= ((b & 1) | (b & 2) << 7 | (b & 4) << 14 | (b & 8) << 21) << g;
     }
     pack_put_word(plane, lane, w);
 }
 
-#define UNIT(name)                                                                                                               \
-    static void unit_##name(const struct weight_src *src, const struct cpu_panel *p, uint32_t row, uint32_t at, uint32_t lane,   \
-                            unsigned char *u)
+static void unit_q4_0(const struct pack_unit *u) /* and IQ4_NL */
+{
+    pack_put_halves(u->out, u->lane, u->data, 0);
+    put_nibble_words(u->out + u->p->unit_head, u, 2);
+}
+static void unit_q4_1(const struct pack_unit *u)
+{
+    pack_put_halves(u->out, u->lane, u->data, 0);
+    pack_put_halves(u->out + 32, u->lane, u->data, 2);
+    put_nibble_words(u->out + u->p->unit_head, u, 4);
+}
+static void unit_q5_0(const struct pack_unit *u)
+{
+    unsigned char *body = u->out + u->p->unit_head;
+    pack_put_halves(u->out, u->lane, u->data, 0);
+    put_nibble_words(body, u, 6);
+    put_column_bits(body + 256, u->lane, pack_word(u->data, 2));
+}
+static void unit_q5_1(const struct pack_unit *u)
+{
+    unsigned char *body = u->out + u->p->unit_head;
+    pack_put_halves(u->out, u->lane, u->data, 0);
+    pack_put_halves(u->out + 32, u->lane, u->data, 2);
+    put_nibble_words(body, u, 8);
+    put_column_bits(body + 256, u->lane, pack_word(u->data, 4));
+}
+static void unit_q8_0(const struct pack_unit *u)
+{
+    unsigned char *body = u->out + u->p->unit_head;
+    pack_put_halves(u->out, u->lane, u->data, 0);
+    put_nibble_words(body, u, 2);
+    put_nibble_words(body + 256, u, 18);
+}
 
-UNIT(q4_0) /* and IQ4_NL */
+/* Hugging Face: byte j = columns 2 j, 2 j + 1. */
+static void mxfp4_split(const struct pack_unit *u)
 {
-    const unsigned char *b = block_at(src, row, at);
-    pack_put16(u, lane, pack_u16(b));
-    put_nibble_words(u + p->unit_head, lane, b + 2);
+    struct pack_block k;
+    for (int i = 0; i < PACK_ROWS; i++) {
+        unsigned char c[32];
+        for (int j = 0; j < 16; j++)
+            c[2 * j] = u->data[i][j] & 15, c[2 * j + 1] = u->data[i][j] >> 4;
+        for (int g = 0; g < 8; g++)
+            k.c[g][i] = pack_u32(c + 4 * g);
+        u->out[u->lane + (uint32_t)i] = u->scales[i][0];
+    }
+    pack_put_nibbles(u->out + u->p->unit_head, u->lane, &k);
 }
-UNIT(q4_1)
+static void unit_mxfp4(const struct pack_unit *u)
 {
-    const unsigned char *b = block_at(src, row, at);
-    pack_put16(u, lane, pack_u16(b));
-    pack_put16(u + 32, lane, pack_u16(b + 2));
-    put_nibble_words(u + p->unit_head, lane, b + 4);
-}
-UNIT(q5_0)
-{
-    const unsigned char *b = block_at(src, row, at);
-    pack_put16(u, lane, pack_u16(b));
-    put_nibble_words(u + p->unit_head, lane, b + 6);
-    put_column_bits(u + p->unit_head + 256, lane, pack_u32(b + 2));
-}
-UNIT(q5_1)
-{
-    const unsigned char *b = block_at(src, row, at);
-    pack_put16(u, lane, pack_u16(b));
-    pack_put16(u + 32, lane, pack_u16(b + 2));
-    put_nibble_words(u + p->unit_head, lane, b + 8);
-    put_column_bits(u + p->unit_head + 256, lane, pack_u32(b + 4));
-}
-UNIT(q8_0)
-{
-    const unsigned char *b = block_at(src, row, at);
-    pack_put16(u, lane, pack_u16(b));
-    for (int g = 0; g < 8; g++)
-        pack_put_word(u + p->unit_head + 64 * g, lane, pack_u32(b + 2 + 4 * g));
-}
-UNIT(mxfp4)
-{
-    unsigned char *body = u + p->unit_head;
-    if (!src->scales) {
-        const unsigned char *b = block_at(src, row, at);
-        u[lane] = b[0];
-        put_nibble_words(body, lane, b + 1);
+    if (u->src->scales) {
+        mxfp4_split(u);
         return;
     }
-    /* Hugging Face: byte j = columns 2 j, 2 j + 1 */
-    const unsigned char *q = (const unsigned char *)src->data + row * src->row_bytes + (size_t)at * 16;
-    u[lane] = ((const unsigned char *)src->scales)[(size_t)row * (src->cols / 32) + at];
-    unsigned char c[32];
-    for (int j = 0; j < 16; j++)
-        c[2 * j] = q[j] & 15, c[2 * j + 1] = q[j] >> 4;
-    struct pack_codes k;
-    memcpy(&k, c, sizeof k);
-    pack_put_nibbles(body, lane, &k);
+    for (int i = 0; i < PACK_ROWS; i++)
+        u->out[u->lane + (uint32_t)i] = u->data[i][0];
+    put_nibble_words(u->out + u->p->unit_head, u, 1);
+}
+
+/* 32 bytes of each row from `at`: words 0 .. 7. */
+static void eight_words(const struct pack_unit *u, size_t at, pack_lanes w[8])
+{
+    pack_words(u->data, at, w);
+    pack_words(u->data, at + 16, w + 4);
 }
 
 /* 2-bit codes of block b (of 8): words of 128 columns' 32 bytes, 2 bits at 2 (b & 3). */
-static void codes_2bit(const unsigned char *qs, uint32_t b, struct pack_codes *k)
+static void codes_2bit(const pack_lanes w[8], uint32_t b, struct pack_block *k)
 {
     for (int g = 0; g < 8; g++)
-        k->c[g] = pack_u32(qs + 32 * (b >> 2) + 4 * g) >> 2 * (b & 3) & PAIRS;
+        k->c[g] = w[g] >> 2 * (b & 3) & PAIRS;
 }
-UNIT(q2_k)
+static void unit_q2_k(const struct pack_unit *u)
 {
-    const unsigned char *s = block_at(src, row, at);
-    pack_put16(u, lane, pack_u16(s + 80));
-    pack_put16(u + 32, lane, pack_u16(s + 82));
+    pack_lanes w[8];
+    pack_put_halves(u->out, u->lane, u->data, 80);
+    pack_put_halves(u->out + 32, u->lane, u->data, 82);
     for (uint32_t b = 0; b < 8; b++) {
-        unsigned char *o = u + p->unit_head + b * p->block_bytes;
-        struct pack_codes k;
-        o[lane] = s[2 * b];
-        o[16 + lane] = s[2 * b + 1];
-        codes_2bit(s + 16, b, &k);
-        pack_put_body(o + 32, 2, lane, &k);
+        unsigned char *o = u->out + u->p->unit_head + b * u->p->block_bytes;
+        struct pack_block k;
+        if (b % 4 == 0)
+            eight_words(u, 16 + 8 * b, w);
+        for (uint32_t i = 0; i < PACK_ROWS; i++)
+            o[u->lane + i] = u->data[i][2 * b], o[16 + u->lane + i] = u->data[i][2 * b + 1];
+        codes_2bit(w, b, &k);
+        pack_put_body(o + 32, 2, u->lane, &k);
     }
 }
-UNIT(q3_k)
+static void unit_q3_k(const struct pack_unit *u)
 {
-    const unsigned char *s = block_at(src, row, at), *hm = s, *qs = s + 32, *sc = s + 96;
-    pack_put16(u, lane, pack_u16(s + 108));
+    pack_lanes w[8], high[8];
+    eight_words(u, 0, high);
+    pack_put_halves(u->out, u->lane, u->data, 108);
     for (uint32_t b = 0; b < 8; b++) {
-        unsigned char *o = u + p->unit_head + b * p->block_bytes;
-        for (uint32_t h = 0; h < 2; h++) {
-            uint32_t j = 2 * b + h;
+        unsigned char *o = u->out + u->p->unit_head + b * u->p->block_bytes;
+        struct pack_block k;
+        if (b % 4 == 0)
+            eight_words(u, 32 + 8 * b, w);
+        for (uint32_t i = 0; i < 2 * PACK_ROWS; i++) {
+            const unsigned char *sc = u->data[i / 2] + 96;
+            uint32_t j = 2 * b + i % 2;
             uint32_t lo = j < 8 ? sc[j] & 15u : sc[j - 8] >> 4, hi = sc[8 + j % 4] >> 2 * (j / 4) & 3u;
-            o[16 * h + lane] = (unsigned char)((lo | hi << 4) - 32);
+            o[16 * (i % 2) + u->lane + i / 2] = (unsigned char)((lo | hi << 4) - 32);
         }
-        struct pack_codes k;
-        codes_2bit(qs, b, &k);
+        codes_2bit(w, b, &k);
         for (int g = 0; g < 8; g++)
-            k.c[g] |= (pack_u32(hm + 4 * g) >> b & BITS) << 2;
-        pack_put_body(o + 32, 3, lane, &k);
+            k.c[g] |= (high[g] >> b & BITS) << 2;
+        pack_put_body(o + 32, 3, u->lane, &k);
     }
 }
 
@@ -136,58 +146,64 @@ static void scale_min(const unsigned char *s, uint32_t j, unsigned char *sc, uns
     *sc = (unsigned char)((s[j + 4] & 15) | s[j - 4] >> 6 << 4);
     *mn = (unsigned char)(s[j + 4] >> 4 | s[j] >> 6 << 4);
 }
-static void unit_q45_k(const unsigned char *s, const unsigned char *qh, const unsigned char *qs, const struct cpu_panel *p, uint32_t lane,
-                       unsigned char *u)
+/* qh: the fifth bits' words, or NULL; qs: where the nibbles start. */
+static void unit_q45_k(const struct pack_unit *u, const pack_lanes *qh, size_t qs)
 {
-    pack_put16(u, lane, pack_u16(s));
-    pack_put16(u + 32, lane, pack_u16(s + 2));
+    pack_lanes w[8];
+    pack_put_halves(u->out, u->lane, u->data, 0);
+    pack_put_halves(u->out + 32, u->lane, u->data, 2);
     for (uint32_t b = 0; b < 8; b++) {
-        unsigned char *o = u + p->unit_head + b * p->block_bytes;
-        struct pack_codes k;
-        scale_min(s + 4, b, o + lane, o + 16 + lane);
+        unsigned char *o = u->out + u->p->unit_head + b * u->p->block_bytes;
+        struct pack_block k;
+        if (b % 2 == 0)
+            eight_words(u, qs + 16 * b, w);
+        for (uint32_t i = 0; i < PACK_ROWS; i++)
+            scale_min(u->data[i] + 4, b, o + u->lane + i, o + 16 + u->lane + i);
         for (int g = 0; g < 8; g++) {
-            k.c[g] = pack_u32(qs + 32 * (b >> 1) + 4 * g) >> 4 * (b & 1) & NIBBLES;
+            k.c[g] = w[g] >> 4 * (b & 1) & NIBBLES;
             if (qh)
-                k.c[g] |= (pack_u32(qh + 4 * g) >> b & BITS) << 4;
+                k.c[g] |= (qh[g] >> b & BITS) << 4;
         }
-        pack_put_body(o + 32, qh ? 5 : 4, lane, &k);
+        pack_put_body(o + 32, qh ? 5 : 4, u->lane, &k);
     }
 }
-UNIT(q4_k)
+static void unit_q4_k(const struct pack_unit *u)
 {
-    const unsigned char *s = block_at(src, row, at);
-    unit_q45_k(s, NULL, s + 16, p, lane, u);
+    unit_q45_k(u, NULL, 16);
 }
-UNIT(q5_k)
+static void unit_q5_k(const struct pack_unit *u)
 {
-    const unsigned char *s = block_at(src, row, at);
-    unit_q45_k(s, s + 16, s + 48, p, lane, u);
+    pack_lanes qh[8];
+    eight_words(u, 16, qh);
+    unit_q45_k(u, qh, 48);
 }
-UNIT(q6_k)
+static void unit_q6_k(const struct pack_unit *u)
 {
-    const unsigned char *s = block_at(src, row, at), *sc = s + 192;
-    pack_put16(u, lane, pack_u16(s + 208));
+    pack_lanes ql[8], qh[8];
+    pack_put_halves(u->out, u->lane, u->data, 208);
     for (uint32_t b = 0; b < 8; b++) {
-        const unsigned char *ql = s + 64 * (b >> 2) + 32 * (b & 1), *qh = s + 128 + 32 * (b >> 2);
-        unsigned char *o = u + p->unit_head + b * p->block_bytes;
-        struct pack_codes k;
-        o[lane] = sc[2 * b];
-        o[16 + lane] = sc[2 * b + 1];
+        unsigned char *o = u->out + u->p->unit_head + b * u->p->block_bytes;
+        struct pack_block k;
+        if (b % 4 == 0)
+            eight_words(u, 128 + 8 * b, qh);
+        eight_words(u, 64 * (b >> 2) + 32 * (b & 1), ql);
+        for (uint32_t i = 0; i < PACK_ROWS; i++)
+            o[u->lane + i] = u->data[i][192 + 2 * b], o[16 + u->lane + i] = u->data[i][192 + 2 * b + 1];
         for (int g = 0; g < 8; g++)
-            k.c[g] = (pack_u32(ql + 4 * g) >> 2 * (b & 2) & NIBBLES) | (pack_u32(qh + 4 * g) >> 2 * (b & 3) & PAIRS) << 4;
-        pack_put_body(o + 32, 6, lane, &k);
+            k.c[g] = (ql[g] >> 2 * (b & 2) & NIBBLES) | (qh[g] >> 2 * (b & 3) & PAIRS) << 4;
+        pack_put_body(o + 32, 6, u->lane, &k);
     }
 }
-UNIT(iq4_xs)
+static void unit_iq4_xs(const struct pack_unit *u)
 {
-    const unsigned char *s = block_at(src, row, at);
-    uint32_t high = pack_u16(s + 2);
-    pack_put16(u, lane, pack_u16(s));
+    pack_put_halves(u->out, u->lane, u->data, 0);
     for (uint32_t b = 0; b < 8; b++) {
-        unsigned char *o = u + p->unit_head + b * p->block_bytes;
-        uint32_t lo = s[4 + b / 2] >> 4 * (b & 1) & 15u, hi = high >> 2 * b & 3;
-        o[lane] = (unsigned char)((lo | hi << 4) - 32);
-        put_nibble_words(o + 16, lane, s + 8 + 16 * b);
+        unsigned char *o = u->out + u->p->unit_head + b * u->p->block_bytes;
+        for (uint32_t i = 0; i < PACK_ROWS; i++) {
+            uint32_t lo = u->data[i][4 + b / 2] >> 4 * (b & 1) & 15u, hi = pack_u16(u->data[i] + 2) >> 2 * b & 3u;
+            o[u->lane + i] = (unsigned char)((lo | hi << 4) - 32);
+        }
+        put_nibble_words(o + 16, u, 8 + 16 * b);
     }
 }
 

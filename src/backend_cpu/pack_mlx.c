@@ -18,24 +18,27 @@ static void codes_get(const unsigned char *s, uint32_t bits, struct pack_codes *
     memcpy(k, c, sizeof *k);
 }
 
-static void put_scale(unsigned char *scales, uint32_t lane, const void *from, size_t at, enum cpu_scale type)
+static void put_scales(unsigned char *scales, uint32_t lane, const unsigned char *const *from, enum cpu_scale type)
 {
     size_t n = type == CPU_SCALE_F32 ? 4 : 2;
-    memcpy(scales + n * lane, (const unsigned char *)from + n * at, n);
+    for (uint32_t i = 0; i < PACK_ROWS; i++)
+        memcpy(scales + n * (lane + i), from[i], n);
 }
 
-static void unit_mlx(const struct weight_src *src, const struct cpu_panel *p, uint32_t row, uint32_t at, uint32_t lane, unsigned char *u)
+static void unit_mlx(const struct pack_unit *u)
 {
-    size_t group = (size_t)row * (src->cols / src->group) + at;
-    put_scale(u, lane, src->scales, group, p->scale);
-    put_scale(u + p->unit_head / 2, lane, src->biases, group, p->scale);
-    const unsigned char *s = (const unsigned char *)src->data + row * src->row_bytes + (size_t)at * p->unit * 4 * src->bits;
-    for (uint32_t b = 0; b < p->unit; b++, s += 4 * src->bits) {
-        struct pack_codes k;
-        codes_get(s, src->bits, &k);
-        for (int g = 0; g < 8 && src->bits == 8; g++)
-            k.c[g] ^= 0x80808080u;
-        pack_put_body(u + p->unit_head + b * p->block_bytes, src->bits, lane, &k);
+    uint32_t bits = u->src->bits, flip = bits == 8 ? 0x80808080u : 0;
+    put_scales(u->out, u->lane, u->scales, u->p->scale);
+    put_scales(u->out + u->p->unit_head / 2, u->lane, u->biases, u->p->scale);
+    for (uint32_t b = 0; b < u->p->unit; b++) {
+        struct pack_block k;
+        for (uint32_t i = 0; i < PACK_ROWS; i++) {
+            struct pack_codes one;
+            codes_get(u->data[i] + b * 4 * bits, bits, &one);
+            for (int g = 0; g < 8; g++)
+                k.c[g][i] = one.c[g] ^ flip;
+        }
+        pack_put_body(u->out + u->p->unit_head + b * u->p->block_bytes, bits, u->lane, &k);
     }
 }
 

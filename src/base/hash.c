@@ -62,39 +62,58 @@ void sha256_end(struct sha256 *s, char hex[65])
         snprintf(hex + 2 * i, 3, "%02x", d[i]);
 }
 
-static uint64_t rotl(uint64_t x, int b)
+static inline uint64_t rotl(uint64_t x, int b)
 {
     return x << b | x >> (64 - b);
 }
 
-static void sip_round(uint64_t v[4])
+struct sip {
+    uint64_t a, b, c, d;
+};
+
+static inline struct sip sip_round(struct sip v)
 {
-    v[0] += v[1], v[1] = rotl(v[1], 13) ^ v[0], v[0] = rotl(v[0], 32);
-    v[2] += v[3], v[3] = rotl(v[3], 16) ^ v[2];
-    v[0] += v[3], v[3] = rotl(v[3], 21) ^ v[0];
-    v[2] += v[1], v[1] = rotl(v[1], 17) ^ v[2], v[2] = rotl(v[2], 32);
+    v.a += v.b, v.b = rotl(v.b, 13) ^ v.a, v.a = rotl(v.a, 32);
+    v.c += v.d, v.d = rotl(v.d, 16) ^ v.c;
+    v.a += v.d, v.d = rotl(v.d, 21) ^ v.a;
+    v.c += v.b, v.b = rotl(v.b, 17) ^ v.c, v.c = rotl(v.c, 32);
+    return v;
+}
+
+static inline struct sip sip_word(struct sip v, uint64_t m)
+{
+    v.d ^= m;
+    v = sip_round(v);
+    v.a ^= m;
+    return v;
+}
+
+/* The last 0 .. 7 bytes, little-endian. */
+static inline uint64_t sip_tail(const unsigned char *p, size_t n)
+{
+    uint32_t lo = 0, hi = 0;
+    if (n >= 4) { /* two words that may overlap */
+        memcpy(&lo, p, 4);
+        memcpy(&hi, p + n - 4, 4);
+        return lo | (uint64_t)hi << 8 * (n - 4);
+    }
+    for (size_t i = 0; i < n; i++)
+        lo |= (uint32_t)p[i] << 8 * i;
+    return lo;
 }
 
 uint64_t hash_sip(const uint64_t key[2], const void *data, size_t n)
 {
     const unsigned char *p = data;
-    uint64_t v[4] = {key[0] ^ 0x736f6d6570736575, key[1] ^ 0x646f72616e646f6d, key[0] ^ 0x6c7967656e657261, key[1] ^ 0x7465646279746573};
+    struct sip v = {key[0] ^ 0x736f6d6570736575, key[1] ^ 0x646f72616e646f6d, key[0] ^ 0x6c7967656e657261, key[1] ^ 0x7465646279746573};
     size_t left = n;
     for (; left >= 8; left -= 8, p += 8) {
         uint64_t m;
         memcpy(&m, p, 8);
-        v[3] ^= m;
-        sip_round(v);
-        v[0] ^= m;
+        v = sip_word(v, m);
     }
-    uint64_t m = (uint64_t)n << 56;
-    for (size_t i = 0; i < left; i++)
-        m |= (uint64_t)p[i] << 8 * i;
-    v[3] ^= m;
-    sip_round(v);
-    v[0] ^= m;
-    v[2] ^= 0xff;
-    for (int i = 0; i < 3; i++)
-        sip_round(v);
-    return v[0] ^ v[1] ^ v[2] ^ v[3];
+    v = sip_word(v, sip_tail(p, left) | (uint64_t)n << 56);
+    v.c ^= 0xff;
+    v = sip_round(sip_round(sip_round(v)));
+    return v.a ^ v.b ^ v.c ^ v.d;
 }

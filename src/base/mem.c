@@ -73,16 +73,31 @@ void mem_free(void *p)
     free(p);
 }
 
+/* Huge pages need addresses that are multiples of them, which not every kernel gives: ask for one more and cut both ends off. */
+static void *map_huge(size_t size_bytes)
+{
+    const size_t huge = (size_t)2 << 20;
+    if (size_bytes > SIZE_MAX - huge)
+        return MAP_FAILED;
+    char *p = mmap(NULL, size_bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return MAP_FAILED;
+    size_t page = 4096, before = (huge - (uintptr_t)p % huge) % huge, end = (before + size_bytes + page - 1) / page * page;
+    if (before)
+        munmap(p, before);
+    if (end < size_bytes + huge)
+        munmap(p + end, size_bytes + huge - end);
+    madvise(p + before, size_bytes, MADV_HUGEPAGE);
+    return p + before;
+}
+
 void *mem_map(size_t size_bytes)
 {
     if (!request())
         return NULL;
-    void *p = mmap(NULL, size_bytes ? size_bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
-        return NULL;
-    if (size_bytes >= 2u << 20)
-        madvise(p, size_bytes, MADV_HUGEPAGE);
-    return p;
+    void *p = size_bytes >= 2u << 20 ? map_huge(size_bytes)
+                                     : mmap(NULL, size_bytes ? size_bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
 }
 
 void mem_unmap(void *p, size_t size_bytes)

@@ -107,5 +107,6 @@ void weight_src_row(const struct weight_src *w, uint32_t row, float *dst);
 /* Refuse block scales that make values which are not finite (NaN, infinite, past f32's range): ERR_FORMAT naming tensor, row
  * and block.  Plain element types have no scales: 0. */
 int dtype_check_scales(const struct weight_src *w, struct err *err);
+int dtype_check_rows(const struct weight_src *w, uint32_t first, uint32_t count, struct err *err); /* some rows only */
 
 #endif

@@ -130,13 +130,13 @@ static bool row_finite(const struct weight_src *w, uint32_t row, uint64_t blocks
     return !bad;
 }
 
-int dtype_check_scales(const struct weight_src *w, struct err *err)
+int dtype_check_rows(const struct weight_src *w, uint32_t first, uint32_t count, struct err *err)
 {
     bool mlx = w->type == DTYPE_MLX;
     if (!mlx && dtype_block_len(w->type) == 1)
         return 0; /* plain elements have no scales */
     uint64_t blocks = w->cols / (mlx ? w->group : dtype_block_len(w->type));
-    for (uint32_t row = 0; row < w->rows; row++) {
+    for (uint32_t row = first; row < first + count; row++) {
         if (row_finite(w, row, blocks))
             continue;
         for (uint64_t b = 0; b < blocks; b++)
@@ -147,4 +147,9 @@ int dtype_check_scales(const struct weight_src *w, struct err *err)
                                w->name ? w->name : "?", dtype_name(w->type), row, (unsigned long long)b);
     }
     return 0;
+}
+
+int dtype_check_scales(const struct weight_src *w, struct err *err)
+{
+    return dtype_check_rows(w, 0, w->rows, err);
 }

@@ -4,6 +4,7 @@
  * head of each chunk are there.  A connection fetches one chunk's missing tail at a time; a dropped one is simply a shorter head and
  * is tried again (the address is resolved anew, so an expired signed address heals itself).  The hash follows the longest run of
  * complete chunks from the start, reading back what was written (it is in the page cache). */
+#include "hub/curl.h"
 #include "hub/hub_int.h"
 
 #include "base/file.h"
@@ -12,7 +13,6 @@
 #include "base/mem.h"
 #include "base/thread.h"
 
-#include <curl/curl.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -114,7 +114,7 @@ static size_t on_data(char *p, size_t size, size_t n, void *ctx)
     uint64_t room = chunk_size(f, t->chunk) - f->have[t->chunk], bytes = size * n;
     if (!t->checked) {
         long status = 0;
-        curl_easy_getinfo((CURL *)t->curl, CURLINFO_RESPONSE_CODE, &status);
+        hub_curl.easy_getinfo((CURL *)t->curl, CURLINFO_RESPONSE_CODE, &status);
         bool whole = status == 200 && t->chunk == 0 && f->have[0] == 0; /* a server without ranges: only a first chunk can use it */
         if (status != 206 && !whole) {
             f->bad_status = status;
@@ -155,13 +155,13 @@ static int start_one(struct fetch *f, struct transfer *t, struct err *err)
     char range[64];
     uint64_t from = i * CHUNK + f->have[i], to = i * CHUNK + chunk_size(f, i) - 1;
     snprintf(range, sizeof range, "%llu-%llu", (unsigned long long)from, (unsigned long long)to);
-    curl_easy_setopt((CURL *)t->curl, CURLOPT_RANGE, range);
-    curl_easy_setopt((CURL *)t->curl, CURLOPT_WRITEFUNCTION, on_data);
-    curl_easy_setopt((CURL *)t->curl, CURLOPT_WRITEDATA, t);
-    curl_easy_setopt((CURL *)t->curl, CURLOPT_PRIVATE, t);
-    if (curl_multi_add_handle(f->multi, (CURL *)t->curl) != CURLM_OK) {
-        curl_easy_cleanup((CURL *)t->curl);
-        curl_slist_free_all(t->headers);
+    hub_curl.easy_setopt((CURL *)t->curl, CURLOPT_RANGE, range);
+    hub_curl.easy_setopt((CURL *)t->curl, CURLOPT_WRITEFUNCTION, on_data);
+    hub_curl.easy_setopt((CURL *)t->curl, CURLOPT_WRITEDATA, t);
+    hub_curl.easy_setopt((CURL *)t->curl, CURLOPT_PRIVATE, t);
+    if (hub_curl.multi_add_handle(f->multi, (CURL *)t->curl) != CURLM_OK) {
+        hub_curl.easy_cleanup((CURL *)t->curl);
+        hub_curl.slist_free_all(t->headers);
         return err_nomem(err, "http request", 0);
     }
     t->active = f->taken[i] = true;
@@ -172,9 +172,9 @@ static void stop_one(struct fetch *f, struct transfer *t)
 {
     if (!t->active)
         return;
-    curl_multi_remove_handle(f->multi, (CURL *)t->curl);
-    curl_easy_cleanup((CURL *)t->curl);
-    curl_slist_free_all(t->headers);
+    hub_curl.multi_remove_handle(f->multi, (CURL *)t->curl);
+    hub_curl.easy_cleanup((CURL *)t->curl);
+    hub_curl.slist_free_all(t->headers);
     f->taken[t->chunk] = t->active = false;
 }
 
@@ -206,14 +206,14 @@ static int hash_follow(struct fetch *f, unsigned char *block, size_t block_bytes
 static int turn(struct fetch *f, struct err *err)
 {
     int left;
-    for (CURLMsg *m; (m = curl_multi_info_read(f->multi, &left));) {
+    for (CURLMsg *m; (m = hub_curl.multi_info_read(f->multi, &left));) {
         if (m->msg != CURLMSG_DONE)
             continue;
         struct transfer *t = NULL;
         CURLcode result = m->data.result;
-        curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&t);
+        hub_curl.easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&t);
         long status = 0;
-        curl_easy_getinfo(m->easy_handle, CURLINFO_RESPONSE_CODE, &status);
+        hub_curl.easy_getinfo(m->easy_handle, CURLINFO_RESPONSE_CODE, &status);
         bool whole = f->have[t->chunk] == chunk_size(f, t->chunk);
         stop_one(f, t);
         if (f->write_errno)
@@ -225,7 +225,7 @@ static int turn(struct fetch *f, struct err *err)
             return hub_http_status_error(status, f->url, err);
         if (!whole && ++f->failures > TRIES_MAX)
             return f->bad_status ? hub_http_status_error(f->bad_status, f->url, err)
-                                 : err_set(err, ERR_NET, "%s: no byte in %d tries: %s", f->url, TRIES_MAX, curl_easy_strerror(result));
+                                 : err_set(err, ERR_NET, "%s: no byte in %d tries: %s", f->url, TRIES_MAX, hub_curl.easy_strerror(result));
         if (!whole && f->failures > 1)
             usleep(100000u << (f->failures < 5 ? f->failures : 5));
     }
@@ -250,7 +250,7 @@ static int run(struct fetch *f, struct err *err)
             break;
         if (f->in->opt->cancelled && *f->in->opt->cancelled)
             rc = err_set(err, ERR_CANCELLED, "pull cancelled; what was fetched is kept and the next pull goes on from it");
-        else if (curl_multi_perform(f->multi, &running) != CURLM_OK || curl_multi_poll(f->multi, NULL, 0, 100, NULL) != CURLM_OK)
+        else if (hub_curl.multi_perform(f->multi, &running) != CURLM_OK || hub_curl.multi_poll(f->multi, NULL, 0, 100, NULL) != CURLM_OK)
             rc = err_set(err, ERR_NET, "%s: transfer loop failed", f->url);
         else
             rc = hash_follow(f, block, BLOCK, 8 << 20, err);
@@ -320,12 +320,14 @@ int hub_fetch_file(const struct hub_fetch *in, const struct hub_file *file, stru
         rc = err_set(err, ERR_LIMIT, "%s: path too long", file->path.p);
     else if (file_size(f->path) == (int64_t)file->size_bytes)
         goto out; /* already here, was checked when it got its name */
-    hub_http_init();
+    rc = rc ? rc : hub_curl_load(err);
+    if (rc)
+        goto out;
     f->have = mem_try_zero(f->chunks, sizeof *f->have);
     f->taken = mem_try_zero(f->chunks, sizeof *f->taken);
-    f->multi = curl_multi_init();
+    f->multi = hub_curl.multi_init();
     f->sha = file->sha256[0] ? sha256_new() : NULL;
-    if (!rc && (!f->have || !f->taken || !f->multi || (file->sha256[0] && !f->sha)))
+    if (!f->have || !f->taken || !f->multi || (file->sha256[0] && !f->sha))
         rc = err_nomem(err, "pull", f->chunks * 9);
     rc = rc ? rc : make_dirs(f, err);
     if (!rc)
@@ -341,7 +343,7 @@ out:
     if (f->fd >= 0)
         close(f->fd);
     if (f->multi)
-        curl_multi_cleanup(f->multi);
+        hub_curl.multi_cleanup(f->multi);
     mem_free(f->have);
     mem_free(f->taken);
     mem_free(f);

@@ -2,29 +2,16 @@
  *
  * Redirects are followed by curl; it sends the Authorization header to the first host only, so a signed address of another host never
  * sees the token.  Only http and https are spoken. */
+#include "hub/curl.h"
 #include "hub/hub_int.h"
 
 #include "base/mem.h"
 
-#include <curl/curl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
 
 enum { BODY_MAX = 64 << 20 };
-
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static void init(void)
-{
-    curl_global_init(CURL_GLOBAL_DEFAULT);
-}
-
-void hub_http_init(void)
-{
-    pthread_once(&once, init);
-}
 
 const char *hub_endpoint(const struct hub_pull_options *opt)
 {
@@ -40,36 +27,36 @@ static int watch(void *ctx, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t
 
 void *hub_http_handle(const struct hub_pull_options *opt, const char *url, void **headers)
 {
-    CURL *c = curl_easy_init();
+    CURL *c = hub_curl.easy_init();
     struct curl_slist *list = NULL;
     if (!c)
         return NULL;
-    list = curl_slist_append(list, "Accept-Encoding: identity");
+    list = hub_curl.slist_append(list, "Accept-Encoding: identity");
     if (list && opt->token && opt->token[0]) {
         char line[1024];
         snprintf(line, sizeof line, "Authorization: Bearer %s", opt->token);
-        struct curl_slist *more = curl_slist_append(list, line);
+        struct curl_slist *more = hub_curl.slist_append(list, line);
         if (!more) {
-            curl_slist_free_all(list);
-            curl_easy_cleanup(c);
+            hub_curl.slist_free_all(list);
+            hub_curl.easy_cleanup(c);
             return NULL;
         }
         list = more;
     }
-    curl_easy_setopt(c, CURLOPT_URL, url);
-    curl_easy_setopt(c, CURLOPT_HTTPHEADER, list);
-    curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 1L);
-    curl_easy_setopt(c, CURLOPT_MAXREDIRS, 8L);
-    curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, 20L);
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, 30L);
-    curl_easy_setopt(c, CURLOPT_USERAGENT, "rhapsode");
-    curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
-    curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, watch);
-    curl_easy_setopt(c, CURLOPT_XFERINFODATA, (void *)(uintptr_t)opt);
+    hub_curl.easy_setopt(c, CURLOPT_URL, url);
+    hub_curl.easy_setopt(c, CURLOPT_HTTPHEADER, list);
+    hub_curl.easy_setopt(c, CURLOPT_FOLLOWLOCATION, 1L);
+    hub_curl.easy_setopt(c, CURLOPT_MAXREDIRS, 8L);
+    hub_curl.easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
+    hub_curl.easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
+    hub_curl.easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+    hub_curl.easy_setopt(c, CURLOPT_CONNECTTIMEOUT, 20L);
+    hub_curl.easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    hub_curl.easy_setopt(c, CURLOPT_LOW_SPEED_TIME, 30L);
+    hub_curl.easy_setopt(c, CURLOPT_USERAGENT, "rhapsode");
+    hub_curl.easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
+    hub_curl.easy_setopt(c, CURLOPT_XFERINFOFUNCTION, watch);
+    hub_curl.easy_setopt(c, CURLOPT_XFERINFODATA, (void *)(uintptr_t)opt);
     *headers = list;
     return c;
 }
@@ -137,21 +124,23 @@ int hub_http_status_error(long status, const char *url, struct err *err)
 int hub_http_get(const struct hub_pull_options *opt, const char *url, bool head, struct hub_reply *out, struct err *err)
 {
     *out = (struct hub_reply){.body = {.max = BODY_MAX}};
-    hub_http_init();
+    int code = hub_curl_load(err);
+    if (code)
+        return code;
     void *headers = NULL;
     CURL *c = hub_http_handle(opt, url, &headers);
     if (!c)
         return err_nomem(err, "http request", 0);
-    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body);
-    curl_easy_setopt(c, CURLOPT_WRITEDATA, &out->body);
-    curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
-    curl_easy_setopt(c, CURLOPT_HEADERDATA, out);
-    curl_easy_setopt(c, CURLOPT_NOBODY, head ? 1L : 0L);
+    hub_curl.easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body);
+    hub_curl.easy_setopt(c, CURLOPT_WRITEDATA, &out->body);
+    hub_curl.easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
+    hub_curl.easy_setopt(c, CURLOPT_HEADERDATA, out);
+    hub_curl.easy_setopt(c, CURLOPT_NOBODY, head ? 1L : 0L);
     CURLcode rc = CURLE_OK;
     for (int attempt = 0; attempt < 4; attempt++) {
         out->body.n = 0;
-        rc = curl_easy_perform(c);
-        curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &out->status);
+        rc = hub_curl.easy_perform(c);
+        hub_curl.easy_getinfo(c, CURLINFO_RESPONSE_CODE, &out->status);
         bool again = rc != CURLE_ABORTED_BY_CALLBACK && (rc != CURLE_OK || out->status >= 500 || out->status == 429);
         if (!again)
             break;
@@ -160,17 +149,16 @@ int hub_http_get(const struct hub_pull_options *opt, const char *url, bool head,
             t = (struct timespec){1, 0};
         nanosleep(&t, NULL);
     }
-    int code = 0;
     if (out->body.failed)
         code = buf_check(&out->body, url, err);
     else if (rc == CURLE_ABORTED_BY_CALLBACK)
         code = err_set(err, ERR_CANCELLED, "pull cancelled");
     else if (rc != CURLE_OK)
-        code = err_set(err, ERR_NET, "%s: %s", url, curl_easy_strerror(rc));
+        code = err_set(err, ERR_NET, "%s: %s", url, hub_curl.easy_strerror(rc));
     else if (out->status != 200)
         code = hub_http_status_error(out->status, url, err);
-    curl_easy_cleanup(c);
-    curl_slist_free_all(headers);
+    hub_curl.easy_cleanup(c);
+    hub_curl.slist_free_all(headers);
     if (code)
         buf_free(&out->body);
     return code;

@@ -38,7 +38,6 @@ struct hub_reply { /* of a small request */
     bool has_size;
 };
 const char *hub_endpoint(const struct hub_pull_options *opt);
-void hub_http_init(void);
 void *hub_http_handle(const struct hub_pull_options *opt, const char *url, void **headers); /* CURL*, common options set */
 int hub_http_get(const struct hub_pull_options *opt, const char *url, bool head, struct hub_reply *out, struct err *err);
 int hub_http_status_error(long status, const char *url, struct err *err);

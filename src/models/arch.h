@@ -109,7 +109,7 @@ struct source {
     const struct gguf *gguf; /* one of the two */
     struct hfdir *hf;
     const char *prefix;      /* HF: what stands before "model." patterns, e.g. "language_model." */
-    uint8_t *marks;          /* [tensor count] bound or ignored */
+    uint8_t *marks;          /* [tensor count] ignored, bound or dropped */
 };
 
 int source_open(struct source *s, const struct gguf *gguf, struct hfdir *hf, struct err *err);
@@ -119,7 +119,7 @@ bool source_has(const struct source *s, const char *name);
 int source_weight(struct source *s, const char *name, struct weight_src *out, struct err *err);
 /* `name` whole; `count` values to f32; marks it. */
 int source_vec(struct source *s, const char *name, uint32_t count, float *out, enum dtype *type_out, struct err *err);
-void source_drop(const struct source *s, const char *name); /* the weight's pages will not be read again */
+void source_drop(struct source *s); /* the pages of all that is bound will not be read again */
 void source_ignore(struct source *s, const char *prefix, bool suffix);
 int source_check_marks(const struct source *s, struct err *err); /* names the first tensor nobody bound */
 
@@ -168,6 +168,7 @@ struct model {
     unsigned char *vec_memory;             /* device; every vector of the model */
     size_t vec_bytes, vec_used;
     float *vec_host;                       /* while loading */
+    uint64_t unsettled_bytes;              /* of weights prepared and not yet waited for */
     const float *inv_freq[MODEL_ROPE_SETS]; /* device */
     float rope_mscale[MODEL_ROPE_SETS];
     struct step step;

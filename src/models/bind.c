@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 
-enum { VEC_ALIGN = 16 }; /* floats */
+enum { VEC_ALIGN = 16 /* floats */, SETTLE_BYTES = 256 << 20 };
 
 static bool bind_holds(const struct model *m, const struct bind *b)
 {
@@ -106,6 +106,30 @@ static uint64_t src_bytes(const struct weight_src *src)
     return bytes;
 }
 
+/* Wait for the weights prepared so far.  Giving a file's pages back takes time, and they can be had back by whoever needs them: it is
+ * worth it for large files only. */
+static int weights_settle(struct model *m, bool drop, struct err *err)
+{
+    const struct backend *be = device_backend(m->device);
+    uint64_t event = 0, done = 0;
+    int rc = be->event_record(m->device, &event);
+    rc = rc != 0 ? rc : be->event_wait(m->device, event, err);
+    if (rc != 0) {
+        return rc;
+    }
+    if (drop) {
+        source_drop(&m->source);
+    }
+    m->unsettled_bytes = 0;
+    for (uint32_t i = 0; i < m->info.type_count; i++) {
+        done += m->info.types[i].file_bytes;
+    }
+    if (m->opt.progress != NULL) {
+        m->opt.progress(m->opt.progress_ctx, done < m->info.file_bytes ? done : m->info.file_bytes, m->info.file_bytes);
+    }
+    return 0;
+}
+
 static int bind_weight(struct model *m, const struct bind *b, uint32_t layer, bool plan_only, struct err *err)
 {
     const struct backend *be = device_backend(m->device);
@@ -128,7 +152,7 @@ static int bind_weight(struct model *m, const struct bind *b, uint32_t layer, bo
     if (rc == 0 && !plan_only) {
         struct weight **slot = b->kind == BIND_WEIGHT ? &m->weights[b->slot] : &m->layers[layer].w[b->slot];
         rc = be->weight_prepare(m->device, &src, use, slot, err);
-        source_drop(&m->source, name);
+        m->unsettled_bytes += src_bytes(&src);
     }
     if (rc != 0) {
         return err_prefix(err, "tensor '%s'", name);
@@ -138,14 +162,7 @@ static int bind_weight(struct model *m, const struct bind *b, uint32_t layer, bo
     m->info.weight_bytes += device_bytes;
     m->info.read_bytes_per_token += (use & WEIGHT_LINEAR) != 0 ? device_bytes : 0;
     m->info.operations_per_token += (use & WEIGHT_LINEAR) != 0 ? 2 * elements : 0;
-    if (m->opt.progress != NULL && !plan_only) {
-        uint64_t done = 0;
-        for (uint32_t i = 0; i < m->info.type_count; i++) {
-            done += m->info.types[i].file_bytes;
-        }
-        m->opt.progress(m->opt.progress_ctx, done < m->info.file_bytes ? done : m->info.file_bytes, m->info.file_bytes);
-    }
-    return 0;
+    return m->unsettled_bytes < SETTLE_BYTES ? 0 : weights_settle(m, true, err);
 }
 
 /* ---- vectors ---- */
@@ -270,10 +287,16 @@ int model_bind(struct model *m, bool plan_only, struct err *err)
         rc = source_check_marks(&m->source, err);
     }
     if (rc == 0 && !plan_only) {
+        rc = weights_settle(m, false, err);
+    }
+    if (rc == 0 && !plan_only) {
         rc = be->buffer_write(m->device, m->vec_memory, m->vec_host, m->vec_bytes, err);
     }
     if (rc == 0 && (m->hp.flags & HP_TIED) != 0) {
         m->weights[W_HEAD] = m->weights[W_EMBED];
+    }
+    if (rc != 0 && !plan_only) {
+        weights_settle(m, false, NULL); /* what fails in the queue is this model's failure, not the next one's */
     }
     m->info.weight_bytes += m->vec_bytes;
     mem_free(m->vec_host);

@@ -7,6 +7,8 @@
 
 #include <stdio.h>
 
+enum { MARK_NONE, MARK_IGNORED, MARK_BOUND, MARK_DROPPED };
+
 static size_t source_count(const struct source *s)
 {
     return s->gguf != NULL ? gguf_tensor_count(s->gguf) : hfdir_tensor_count(s->hf);
@@ -39,7 +41,7 @@ static void mark(struct source *s, struct str name)
 {
     for (size_t i = 0; i < source_count(s); i++) {
         if (str_eq(source_name_at(s, i), name)) {
-            s->marks[i] = 1;
+            s->marks[i] = MARK_BOUND;
             return;
         }
     }
@@ -141,20 +143,18 @@ int source_vec(struct source *s, const char *name, uint32_t count, float *out, e
     return 0;
 }
 
-void source_drop(const struct source *s, const char *name)
+void source_drop(struct source *s)
 {
-    static const char *const parts[] = {".weight", ".scales", ".biases"};
-    char text[MODEL_NAME_MAX];
-    for (size_t i = 0; i < 3; i++) {
-        struct str full = source_name(s, name, parts[i], text);
-        const struct gguf_tensor *g = s->gguf != NULL ? gguf_tensor_find(s->gguf, full) : NULL;
-        const struct st_tensor *t = s->hf != NULL ? hfdir_tensor_find(s->hf, full) : NULL;
-        if (g != NULL) {
-            gguf_tensor_drop(s->gguf, g);
+    for (size_t i = 0; i < source_count(s); i++) {
+        if (s->marks[i] != MARK_BOUND) {
+            continue;
         }
-        if (t != NULL) {
-            hfdir_tensor_drop(s->hf, t);
+        if (s->gguf != NULL) {
+            gguf_tensor_drop(s->gguf, gguf_tensor_at(s->gguf, i));
+        } else {
+            hfdir_tensor_drop(s->hf, hfdir_tensor_at(s->hf, i));
         }
+        s->marks[i] = MARK_DROPPED;
     }
 }
 
@@ -163,7 +163,7 @@ void source_ignore(struct source *s, const char *what, bool suffix)
     for (size_t i = 0; i < source_count(s); i++) {
         struct str name = source_name_at(s, i);
         if (suffix ? str_ends(name, str_of(what)) : str_starts(name, str_of(what))) {
-            s->marks[i] = 1;
+            s->marks[i] = MARK_IGNORED;
         }
     }
 }
@@ -171,7 +171,7 @@ void source_ignore(struct source *s, const char *what, bool suffix)
 int source_check_marks(const struct source *s, struct err *err)
 {
     for (size_t i = 0; i < source_count(s); i++) {
-        if (s->marks[i] == 0) {
+        if (s->marks[i] == MARK_NONE) {
             return err_set(err, ERR_UNSUPPORTED, "tensor '%.*s' is not one this architecture has", STR_ARG(source_name_at(s, i)));
         }
     }

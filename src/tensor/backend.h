@@ -55,7 +55,8 @@ struct backend {
 
     /* Device bytes a weight will take; ERR_UNSUPPORTED naming type and tensor when it cannot be held. */
     int (*weight_plan)(struct device *d, const struct weight_src *src, unsigned use, uint64_t *size_bytes, struct err *err);
-    /* Repack or upload.  The source is not needed afterwards.  Refuses non-finite scales. */
+    /* Repack or upload: work that may wait in the queue like an op's.  The source's bytes must stay as they are until an event
+     * recorded later was waited for.  Scales that are not finite are ERR_FORMAT, here or from that wait. */
     int (*weight_prepare)(struct device *d, const struct weight_src *src, unsigned use, struct weight **out, struct err *err);
     void (*weight_free)(struct device *d, struct weight *w);
 

@@ -14,13 +14,19 @@
 #include <stdlib.h>
 
 enum { BPE_SCAN_MAX = 48, BPE_SYMBOLS_MAX = 1 << 30 };
-#define PAIR_EMPTY UINT64_MAX
+#define PAIR_EMPTY 0 /* so a table needs no filling */
 #define SPACE_MARK 0x2581u
 
 struct bpe_symbol {
     uint32_t id;
     uint32_t prev, next; /* ID_NONE at the ends */
 };
+
+/* Never 0: no id is as large as ID_NONE. */
+static uint64_t pair_key(uint32_t left, uint32_t right)
+{
+    return ((uint64_t)left << 32 | right) + 1;
+}
 
 static uint32_t pair_slot(const struct bpe *b, uint64_t key)
 {
@@ -29,7 +35,7 @@ static uint32_t pair_slot(const struct bpe *b, uint64_t key)
 
 static const struct bpe_pair *pair_find(const struct bpe *b, uint32_t left, uint32_t right)
 {
-    uint64_t key = (uint64_t)left << 32 | right;
+    uint64_t key = pair_key(left, right);
     for (uint32_t at = pair_slot(b, key);; at = (at + 1) & b->pair_mask) {
         const struct bpe_pair *p = &b->pair[at];
         if (p->key == key)
@@ -50,20 +56,39 @@ int bpe_pairs_init(struct bpe *b, size_t n, struct err *err)
     b->pair = mem_map(((size_t)1 << bits) * sizeof *b->pair);
     if (!b->pair)
         return err_nomem(err, "the merges", ((size_t)1 << bits) * sizeof *b->pair);
-    for (size_t i = 0; i <= b->pair_mask; i++)
-        b->pair[i] = (struct bpe_pair){.key = PAIR_EMPTY};
     return 0;
 }
 
 /* A pair named again takes the later rank. */
 void bpe_pair_put(struct bpe *b, uint32_t left, uint32_t right, uint32_t rank, uint32_t id)
 {
-    uint64_t key = (uint64_t)left << 32 | right;
+    uint64_t key = pair_key(left, right);
     uint32_t at = pair_slot(b, key);
     while (b->pair[at].key != PAIR_EMPTY && b->pair[at].key != key)
         at = (at + 1) & b->pair_mask;
     b->pair_count += b->pair[at].key == PAIR_EMPTY;
     b->pair[at] = (struct bpe_pair){key, rank, id};
+}
+
+static bool is_joined(const struct vocab *v, uint32_t id, struct str left, struct str right)
+{
+    struct str s = id < v->n ? v->piece[id] : (struct str){0};
+    return s.n == left.n + right.n && s.n && !memcmp(s.p, left.p, left.n) && !memcmp(s.p + left.n, right.p, right.n);
+}
+
+static int find_joined(const struct tokenizer *t, struct str left, struct str right, uint32_t rank, const char *where, uint32_t *id,
+                       struct err *err)
+{
+    struct buf joined = {0};
+    buf_str(&joined, left);
+    buf_str(&joined, right);
+    int rc = buf_check(&joined, "a merge", err);
+    *id = rc ? ID_NONE : vocab_find(&t->vocab, buf_view(&joined));
+    if (!rc && *id == ID_NONE)
+        rc = err_set(err, ERR_FORMAT, "%s[%u]: merge '%.*s' + '%.*s': '%.*s' is not in the vocabulary", where, rank,
+                     STR_ARG(left), STR_ARG(right), STR_ARG(buf_view(&joined)));
+    buf_free(&joined);
+    return rc;
 }
 
 int bpe_merge_add(struct tokenizer *t, struct str left, struct str right, uint32_t rank, const char *where, struct err *err)
@@ -76,17 +101,11 @@ int bpe_merge_add(struct tokenizer *t, struct str left, struct str right, uint32
     if (skip > right.n)
         return err_set(err, ERR_FORMAT, "%s[%u]: right token '%.*s' is shorter than continuing_subword_prefix", where, rank,
                        STR_ARG(right));
-    struct buf joined = {0};
-    buf_str(&joined, left);
-    buf_str(&joined, str_from(right, skip));
-    int rc = buf_check(&joined, "a merge", err);
-    uint32_t id = rc ? ID_NONE : vocab_find(&t->vocab, buf_view(&joined));
-    if (!rc && id == ID_NONE)
-        rc = err_set(err, ERR_FORMAT, "%s[%u]: merge '%.*s' + '%.*s': '%.*s' is not in the vocabulary", where, rank,
-                     STR_ARG(left), STR_ARG(right), STR_ARG(buf_view(&joined)));
-    buf_free(&joined);
+    uint32_t id = t->bpe.merged_last + 1; /* merged tokens mostly follow one another */
+    int rc = is_joined(&t->vocab, id, left, str_from(right, skip)) ? 0 : find_joined(t, left, str_from(right, skip), rank, where, &id, err);
     if (!rc)
         bpe_pair_put(&t->bpe, l, r, rank, id);
+    t->bpe.merged_last = id;
     return rc;
 }
 

@@ -170,16 +170,20 @@ static void strip_in(const struct dec_op *op, struct str in, struct buf *out)
 
 static void byte_level_in(struct str in, struct buf *out)
 {
-    size_t start = out->n;
+    char *to = buf_room(out, in.n);
+    size_t n = 0;
+    if (!to)
+        return;
     for (const char *p = in.p, *end = p + in.n; p < end;) {
         int b = pretok_char_byte(unicode_next(&p));
         if (b < 0) { /* one foreign character: the token stands as it is */
-            out->n = start;
-            buf_str(out, in);
-            return;
+            memmove(to, in.p, in.n);
+            n = in.n;
+            break;
         }
-        buf_char(out, (char)b);
+        to[n++] = (char)b;
     }
+    out->n += n;
 }
 
 /* One token through the chain; a and b take turns, the result is a view of one of them or of s. */
@@ -238,9 +242,13 @@ static int fill(struct tokenizer *t, const struct chain *c, struct err *err)
         t->decoder.at[id] = (uint32_t)all.n;
         if (!t->text_of[id].p)
             continue;
-        rc = run_chain(c, t->text_of[id], &a, &b, &out, err);
-        if (!rc)
-            buf_str(&all, out);
+        if (c->n == 1 && c->op[0].kind == DEC_BYTE_LEVEL) { /* most vocabularies: straight to its place */
+            byte_level_in(t->text_of[id], &all);
+        } else {
+            rc = run_chain(c, t->text_of[id], &a, &b, &out, err);
+            if (!rc)
+                buf_str(&all, out);
+        }
         if (!rc && (a.failed || b.failed || all.failed))
             rc = err_nomem(err, "the decoder", all.n);
     }

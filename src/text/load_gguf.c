@@ -48,8 +48,10 @@ static int type_at(const struct source *s, uint64_t i)
 static bool is_padding(struct str text, uint64_t i, int type)
 {
     char name[40];
+    if (type != TYPE_USER && type != TYPE_UNUSED)
+        return false;
     int n = snprintf(name, sizeof name, "[PAD%llu]", (unsigned long long)i);
-    return (type == TYPE_USER || type == TYPE_UNUSED) && str_eq(text, str_n(name, (size_t)n));
+    return str_eq(text, str_n(name, (size_t)n));
 }
 
 /* Gemma files spell tokens of several spaces with real spaces; the vocabulary has '▁'. */

@@ -108,13 +108,14 @@ struct pieces {
 
 /* ---- the models */
 struct bpe_pair {
-    uint64_t key; /* left << 32 | right; all ones: empty */
+    uint64_t key; /* (left << 32 | right) + 1; 0: empty */
     uint32_t rank, id;
 };
 
 struct bpe {
     struct bpe_pair *pair;
     uint32_t pair_mask, pair_shift, pair_count;
+    uint32_t merged_last; /* while loading: the token of the last merge */
     uint64_t pair_mul;
     uint32_t byte_id[256];     /* id of the byte-level character of a byte */
     uint32_t *bmp_id;          /* [65536] id of a character of the first plane */
