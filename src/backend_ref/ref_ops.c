@@ -4,9 +4,12 @@
 #include "backend_ref/ref_int.h"
 
 #include "base/math.h"
+#include "base/mem.h"
 
 #include <math.h>
 #include <string.h>
+
+enum { LINEAR_ROWS = 8 };
 
 int ref_run_copy_in(struct device *d, const void *p)
 {
@@ -46,23 +49,47 @@ int ref_run_embed(struct device *d, const void *p)
     return 0;
 }
 
+/* The products of one weight row with LINEAR_ROWS rows of x, xt = [cols][LINEAR_ROWS]; each sum runs over the columns in order. */
+static void linear_sums(const float *w, const double *xt, uint32_t cols, double sums[LINEAR_ROWS])
+{
+    double s[LINEAR_ROWS] = {0};
+    for (uint32_t c = 0; c < cols; c++) {
+        double wc = (double)w[c];
+#pragma GCC unroll 8
+        for (uint32_t j = 0; j < LINEAR_ROWS; j++)
+            s[j] += xt[(size_t)c * LINEAR_ROWS + j] * wc;
+    }
+    memcpy(sums, s, sizeof s);
+}
+
+/* LINEAR_ROWS rows at a time, because the chains of one sum each are independent: the reference is used on whole texts. */
 int ref_run_linear(struct device *d, const void *p)
 {
     (void)d;
     const struct op_linear *op = p;
-    for (uint32_t r = 0; r < op->x.rows; r++)
+    uint32_t cols = op->x.cols;
+    double *xt = mem_try_array((size_t)cols * LINEAR_ROWS, sizeof *xt);
+    if (!xt)
+        return ERR_NOMEM;
+    for (uint32_t first = 0; first < op->x.rows; first += LINEAR_ROWS) {
+        uint32_t n = op->x.rows - first < LINEAR_ROWS ? op->x.rows - first : LINEAR_ROWS;
+        for (uint32_t j = 0; j < LINEAR_ROWS; j++)
+            for (uint32_t c = 0; c < cols; c++)
+                xt[(size_t)c * LINEAR_ROWS + j] = j < n ? (double)ref_row(&op->x, first + j)[c] : 0;
         for (uint32_t o = 0; o < op->y.cols; o++) {
-            const float *x = ref_row(&op->x, r), *w = op->w->values + (size_t)o * op->x.cols;
-            double sum = 0;
-            for (uint32_t c = 0; c < op->x.cols; c++)
-                sum += (double)x[c] * (double)w[c];
-            float value = (float)sum;
-            if (op->bias)
-                value += op->bias[o];
-            value *= op->alpha;
-            float *y = ref_row(&op->y, r) + o;
-            *y = op->add ? *y + value : value;
+            double sums[LINEAR_ROWS];
+            linear_sums(op->w->values + (size_t)o * cols, xt, cols, sums);
+            for (uint32_t j = 0; j < n; j++) {
+                float value = (float)sums[j];
+                if (op->bias)
+                    value += op->bias[o];
+                value *= op->alpha;
+                float *y = ref_row(&op->y, first + j) + o;
+                *y = op->add ? *y + value : value;
+            }
         }
+    }
+    mem_free(xt);
     return 0;
 }
 

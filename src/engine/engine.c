@@ -174,7 +174,7 @@ static int open_state(struct engine *e, struct err *err)
     kv.rows_max *= e->cfg.steps_in_flight;
     kv.budget_bytes = e->cfg.state_bytes;
     for (uint32_t i = 0; i < kv.layer_count; i++)
-        e->windows |= kv.layers[i].policy == KV_WINDOW;
+        e->windows |= kv.layers[i].policy != KV_FULL;
     e->context = kv.context_max;
     e->positions_max = plan_positions_alone(&kv, kv.budget_bytes, kv.context_max);
     if (e->positions_max < 2)

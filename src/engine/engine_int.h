@@ -172,7 +172,7 @@ struct engine {
     struct model *model;
     struct kv *kv;
     uint32_t vocab, context, positions_max;
-    bool windows;               /* some layers keep a window only */
+    bool windows;               /* some layers keep the last positions only */
     pthread_t thread;
     bool started;
     _Atomic uint32_t wake;      /* futex word of the engine thread */

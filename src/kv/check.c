@@ -6,13 +6,15 @@
 static int check_table(const struct kv *kv, const struct kv_seq *s, uint32_t group, uint32_t *named, struct err *err)
 {
     const struct kv_table *t = &s->tables[group];
-    if (t->len != kv_pages_for(s->room) || t->first > t->len || t->len > t->cap) {
+    if (t->len != kv_pages_for(t->group, s->room) || t->first > t->len || t->len > t->cap) {
         return err_set(err, ERR_INTERNAL, "kv: group %u: table of %u pages (%u released, room for %u), %u rows", group, t->len,
                        t->first, t->cap, s->room);
     }
     for (uint32_t i = 0; i < t->len; i++) {
         uint32_t page = t->pages[i];
-        if ((page == 0) != (i < t->first) || page >= kv->groups[group].capacity) {
+        uint32_t at = s->covered / t->group->page;
+        bool skipped = t->group->policy == KV_RECURRENT && (i > at || s->covered == 0); /* a block a step passes by is not kept */
+        if ((page != 0 && i < t->first) || (page == 0 && i >= t->first && !skipped) || page >= kv->groups[group].capacity) {
             return err_set(err, ERR_INTERNAL, "kv: group %u: page %u of a table is %u, %u are released", group, i, page,
                            t->first);
         }

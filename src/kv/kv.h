@@ -7,25 +7,29 @@
  *                positions of a page is never read).
  *             3. free + live == total, after every call (kv_check asserts all of this in debug builds and tests).
  *             4. A sequence's `covered` ids are exactly those whose state is stored.
- * Shape:      layers with the same policy form a group with its own page table per sequence.  Policies now: KV_FULL keeps every
- *             page; KV_WINDOW releases pages that no row at or past `covered - rewind slack` can see.  (Recurrent state is a
- *             later policy.)
+ * Shape:      layers with the same policy form a group with its own page table per sequence.  KV_FULL keeps every page; KV_WINDOW
+ *             releases pages that no row at or past `covered - rewind slack` can see; KV_RECURRENT has blocks of `anchor`
+ *             positions for pages (tensor/state.h) and keeps the block of `covered - 1` and those after it: the old block goes
+ *             when a commit passes its end, never before.  A layer may read another layer's pages (`shares`).
  *             Pools take and return slabs of KV_SLAB bytes of the device, so groups never strand each other's memory. */
 #ifndef RH_KV_KV_H
 #define RH_KV_KV_H
 
 #include "base/err.h"
 #include "tensor/backend.h"
+#include "tensor/state.h"
 
 enum { KV_SLAB = 2u << 20 };
-enum kv_policy { KV_FULL, KV_WINDOW };
+enum kv_policy { KV_FULL, KV_WINDOW, KV_RECURRENT };
 
-/* What one layer stores, declared by its architecture. */
+/* What one layer stores, declared by its architecture.  (A compressed latent, MLA, is one K/V head with d_k != d_v.) */
 struct kv_layer_spec {
     enum kv_policy policy;
     uint32_t window;        /* KV_WINDOW: positions a row sees */
     uint32_t n_kv_heads, d_k, d_v;
     enum kv_format k_format, v_format;
+    struct state_shape state; /* KV_RECURRENT: all of the above unused */
+    uint32_t shares;          /* 1 + an earlier layer of the same kind whose pages this one reads; 0: its own */
 };
 
 struct kv;
@@ -35,7 +39,7 @@ struct kv_config {
     struct device *device;
     const struct kv_layer_spec *layers;
     uint32_t layer_count;
-    uint32_t rewind_slack;  /* positions a window group keeps behind its window */
+    uint32_t rewind_slack;  /* positions a window group keeps behind its window; rows of a step that may be refused (recurrent) */
     uint64_t budget_bytes;  /* of slabs */
     uint32_t context_max;   /* positions a sequence may reach */
     uint32_t rows_max; /* rows a step may add to one sequence before its commit; 0 = 512 (only for the sizes of window groups) */
@@ -47,8 +51,8 @@ void kv_close(struct kv *kv);
 struct kv_stats {
     uint64_t total_bytes, live_bytes, free_bytes; /* of the budget, in whole slabs */
     uint64_t open_bytes;                          /* room for pages inside live slabs */
-    uint64_t bytes_per_position;                  /* all full-attention layers; window layers excluded */
-    uint64_t window_bytes;                        /* the most the window layers of one sequence take */
+    uint64_t bytes_per_position;                  /* all full-attention layers; the others excluded */
+    uint64_t window_bytes;                        /* the most the window and recurrent layers of one sequence take */
     uint32_t group_count;
 };
 void kv_stats(const struct kv *kv, struct kv_stats *out);
@@ -56,6 +60,8 @@ uint64_t kv_bytes_for(const struct kv *kv, uint32_t positions); /* what one sequ
 uint64_t kv_share_bytes(const struct kv *kv,
                         uint32_t positions); /* its pages' share of slabs, not rounded to slabs: to set against free + open */
 uint64_t kv_plan_bytes(const struct kv_config *cfg, uint32_t positions); /* the same before anything is open */
+uint32_t kv_plan_groups(const struct kv_layer_spec *layers, uint32_t count);
+uint32_t kv_plan_table(const struct kv_layer_spec *layers, uint32_t count, uint32_t positions); /* the longest table's entries */
 
 int kv_seq_new(struct kv *kv, struct kv_seq **out, struct err *err);
 void kv_seq_free(struct kv *kv, struct kv_seq *s);
@@ -65,10 +71,11 @@ int kv_seq_fork(struct kv *kv, const struct kv_seq *from, uint32_t positions, st
 /* Room for rows [covered, covered + count): pages taken, shared last page copied.  All or nothing: ERR_KV_FULL changes nothing.
  * Room never shrinks here, so a step in flight keeps its own. */
 int kv_extend(struct kv *kv, struct kv_seq *s, uint32_t count, struct err *err);
-/* The step that wrote rows up to here was committed: `ids` are now covered. */
+/* The step that wrote rows up to here was committed: `ids` are now covered.  Recurrent groups keep no block of a step's rows that end
+ * more than the rewind slack before the room taken: a commit that ends in one is ERR_LIMIT and changes nothing. */
 int kv_commit(struct kv *kv, struct kv_seq *s, const uint32_t *ids, uint32_t count, struct err *err);
-/* Forget every position >= `position` (and room taken past it).  Always possible inside the rewind slack; else for window
- * groups ERR_LIMIT. */
+/* Forget every position >= `position` (and room taken past it).  Always possible for rows not committed; before `covered` for window
+ * groups inside the rewind slack, for recurrent groups inside the block of `covered - 1`; else ERR_LIMIT. */
 int kv_rewind(struct kv *kv, struct kv_seq *s, uint32_t position, struct err *err);
 
 uint32_t kv_seq_covered(const struct kv_seq *s);
@@ -80,6 +87,7 @@ uint32_t kv_seq_oldest(const struct kv_seq *s);     /* lowest position every gro
 uint32_t kv_layer_group(const struct kv *kv, uint32_t layer);
 uint32_t kv_group_count(const struct kv *kv);
 const struct kv_layer *kv_layer_view(const struct kv *kv, uint32_t layer);
+const struct state_layer *kv_state_view(const struct kv *kv, uint32_t layer); /* of a recurrent layer */
 uint32_t kv_table_len(const struct kv_seq *s, uint32_t group);
 void kv_table_copy(const struct kv_seq *s, uint32_t group, uint32_t *tables);
 

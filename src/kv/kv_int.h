@@ -14,6 +14,7 @@
 #include "kv/kv.h"
 
 enum { KV_NONE = 0xFFFFFFFFu };
+enum { KV_FILLED = 0x80000000u }; /* on a page id, while kv_extend runs */
 enum { KV_SLAB_CHUNKS_MAX = 1024 }; /* so no chunk is smaller than 2 KiB */
 
 struct kv_pool {
@@ -25,23 +26,32 @@ struct kv_pool {
 struct kv_group_layout {
     enum kv_policy policy;
     uint32_t window;
-    uint32_t layer_count, chunk_count;
+    uint32_t page;        /* positions of a page */
+    uint32_t unit_count, chunk_count;
     uint32_t chunk_first; /* into kv_layout.chunk_pool */
 };
 
-struct kv_layer_layout {
+/* What stays together in a chunk: all of an attention layer in one page, or one head of a recurrent layer in one block. */
+struct kv_unit {
     uint32_t group, chunk; /* chunk: which of its group's */
-    uint32_t head_bytes, bytes;
+    uint32_t bytes;
     uint32_t offset;       /* in the chunk */
+};
+
+struct kv_layer_layout {
+    uint32_t group;
+    uint32_t unit_first, unit_count; /* those of another layer when it shares */
+    uint32_t head_bytes;
 };
 
 /* owns its arrays; kv lifetime */
 struct kv_layout {
-    uint32_t layer_count, group_count, pool_count;
+    uint32_t layer_count, group_count, pool_count, unit_count;
     struct kv_layer_layout *layers;  /* [layer_count] */
     struct kv_group_layout *groups;  /* [group_count], room for layer_count */
-    struct kv_pool *pools;           /* [pool_count], room for layer_count */
-    uint32_t *chunk_pool;            /* [sum of chunk_count] -> pool, room for layer_count */
+    struct kv_unit *units;           /* [unit_count] */
+    struct kv_pool *pools;           /* [pool_count], room for unit_count */
+    uint32_t *chunk_pool;            /* [sum of chunk_count] -> pool, room for unit_count */
 };
 
 struct kv_slab {
@@ -63,10 +73,10 @@ struct kv_group {
 };
 
 struct kv_table {
-    uint32_t *pages; /* [cap] page ids; 0 = released */
+    const struct kv_group_layout *group;
+    uint32_t *pages; /* [cap] page ids; 0 = released, or a block never kept (recurrent) */
     uint32_t len, cap;
     uint32_t first;  /* pages before it are released */
-    uint32_t window; /* of the group; 0 = every position */
     uint32_t extend_len, extend_copy; /* while kv_extend runs: what it took so far */
 };
 
@@ -89,6 +99,8 @@ struct kv {
     uint32_t slab_count, slabs_free, free_head;
     struct kv_group *groups;  /* [layout.group_count] */
     struct kv_layer *views;   /* [layer_count] */
+    struct state_layer *states; /* [layer_count]; of recurrent layers */
+    struct state_part *parts; /* [unit_count] */
     struct kv_seq *seqs;
 };
 
@@ -113,9 +125,13 @@ int kv_page_copy(struct kv *kv, uint32_t group, uint32_t from, uint32_t to, stru
 /* Enqueue the pointers that changed, before any op reads them. */
 int kv_tables_publish(struct kv *kv, uint32_t group, struct err *err);
 
-static inline uint32_t kv_pages_for(uint32_t positions)
+/* Entries of a table that has room for that many positions: recurrent groups count the block whose anchor is at the end. */
+static inline uint32_t kv_pages_for(const struct kv_group_layout *g, uint32_t positions)
 {
-    return positions / KV_PAGE + (positions % KV_PAGE != 0);
+    if (g->policy == KV_RECURRENT) {
+        return positions != 0 ? positions / g->page + 1 : 0;
+    }
+    return positions / g->page + (positions % g->page != 0);
 }
 
 #endif

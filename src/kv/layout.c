@@ -1,10 +1,12 @@
-/* kv/layout.c - from layers to groups, chunks and pools; sizes before anything is allocated.
+/* kv/layout.c - from layers to groups, units, chunks and pools; sizes before anything is allocated.
  *
- * Layers with the same policy (and window) form a group.  A group's page is cut into chunks of n consecutive layers each; n is
- * the one that wastes least of the slabs, the largest among equals within 1 %. */
+ * Layers with the same policy (and window, or anchor) form a group.  A group's page is cut into chunks of n consecutive units each;
+ * n is the one that wastes least of the slabs, the largest among equals within 1 %. */
 #include "kv/kv_int.h"
 
 #include "base/mem.h"
+
+#include <string.h>
 
 static uint32_t round_up(uint32_t n, uint32_t to)
 {
@@ -17,8 +19,9 @@ static uint32_t chunk_round(uint64_t bytes)
     return bytes < least ? least : round_up((uint32_t)bytes, 64);
 }
 
-/* Bytes of the layer in one page. */
-static int layer_measure(struct kv_layer_layout *l, const struct kv_layer_spec *spec, uint32_t index, struct err *err)
+/* Bytes of an attention layer in one page: one unit. */
+static int attention_measure(struct kv_layer_layout *l, const struct kv_layer_spec *spec, uint32_t index, uint64_t *bytes,
+                             struct err *err)
 {
     uint32_t k = kv_format_k_bytes(spec->k_format, spec->d_k), v = kv_format_v_bytes(spec->v_format, spec->d_v);
     if (k == 0 || v == 0) {
@@ -29,38 +32,100 @@ static int layer_measure(struct kv_layer_layout *l, const struct kv_layer_spec *
         return err_set(err, ERR_ARGUMENT, "layer %u: %u KV heads, window %u", index, spec->n_kv_heads, spec->window);
     }
     uint64_t head = (uint64_t)round_up(k, 64) + round_up(v, 64);
-    uint64_t bytes = head * spec->n_kv_heads;
-    if (bytes > KV_SLAB) {
-        return err_set(err, ERR_UNSUPPORTED, "layer %u: %u positions of its state take %llu bytes, at most %u fit", index,
-                       (unsigned)KV_PAGE, (unsigned long long)bytes, (unsigned)KV_SLAB);
-    }
+    *bytes = head * spec->n_kv_heads;
     l->head_bytes = (uint32_t)head;
-    l->bytes = (uint32_t)bytes;
+    l->unit_count = 1;
     return 0;
+}
+
+/* Bytes of one head of a recurrent layer in one block; every head is a unit. */
+static int recurrent_measure(struct kv_layer_layout *l, const struct kv_layer_spec *spec, uint32_t index, uint64_t *bytes,
+                             struct err *err)
+{
+    const struct state_shape *shape = &spec->state;
+    struct state_layout lay;
+    if (!state_shape_valid(shape)) {
+        return err_set(err, ERR_UNSUPPORTED, "layer %u: no recurrent state of %u heads, %u channels, %u taps, %u values, dims %u and %u",
+                       index, shape->heads, shape->channels, shape->taps, shape->values, shape->d_k, shape->d_v);
+    }
+    state_layout(shape, &lay);
+    *bytes = lay.size_bytes;
+    l->unit_count = shape->heads;
+    return 0;
+}
+
+/* What layers of one group have in common. */
+static struct kv_group_layout group_of(const struct kv_layer_spec *spec)
+{
+    return (struct kv_group_layout){.policy = spec->policy, .window = spec->policy == KV_WINDOW ? spec->window : 0,
+                                    .page = spec->policy == KV_RECURRENT ? spec->state.anchor : KV_PAGE};
+}
+
+static bool group_same(const struct kv_group_layout *a, const struct kv_group_layout *b)
+{
+    return a->policy == b->policy && a->window == b->window && a->page == b->page;
 }
 
 static uint32_t group_find(struct kv_layout *lay, const struct kv_layer_spec *spec)
 {
-    uint32_t window = spec->policy == KV_WINDOW ? spec->window : 0;
+    struct kv_group_layout own = group_of(spec);
     for (uint32_t g = 0; g < lay->group_count; g++) {
-        if (lay->groups[g].policy == spec->policy && lay->groups[g].window == window) {
+        if (group_same(&lay->groups[g], &own)) {
             return g;
         }
     }
-    lay->groups[lay->group_count] = (struct kv_group_layout){.policy = spec->policy, .window = window};
+    lay->groups[lay->group_count] = own;
     return lay->group_count++;
 }
 
-/* Slab bytes one page of the group takes when chunks hold n layers each; 0 when a chunk would not fit. */
+/* Units and group of one layer; without `place` they are only counted. */
+static int layer_measure(struct kv_layout *lay, const struct kv_layer_spec *specs, uint32_t index, bool place, struct err *err)
+{
+    const struct kv_layer_spec *spec = &specs[index];
+    struct kv_layer_layout *l = &lay->layers[index];
+    uint64_t bytes = 0;
+    int rc = spec->policy == KV_RECURRENT ? recurrent_measure(l, spec, index, &bytes, err)
+                                          : attention_measure(l, spec, index, &bytes, err);
+    if (rc != 0) {
+        return rc;
+    }
+    if (bytes > KV_SLAB) {
+        return err_set(err, ERR_UNSUPPORTED, "layer %u: one page of its state takes %llu bytes, at most %u fit", index,
+                       (unsigned long long)bytes, (unsigned)KV_SLAB);
+    }
+    if (!place) {
+        lay->unit_count += spec->shares != 0 ? 0 : l->unit_count;
+        return 0;
+    }
+    if (spec->shares != 0) {
+        struct kv_layer_spec own = *spec;
+        own.shares = spec->shares <= index ? specs[spec->shares - 1].shares : 0;
+        if (spec->shares > index || memcmp(&own, &specs[spec->shares - 1], sizeof own) != 0) {
+            return err_set(err, ERR_ARGUMENT, "layer %u cannot share the state of layer %u: not an earlier one of its kind", index,
+                           spec->shares - 1);
+        }
+        *l = lay->layers[spec->shares - 1];
+        return 0;
+    }
+    l->group = group_find(lay, spec);
+    l->unit_first = lay->unit_count;
+    for (uint32_t i = 0; i < l->unit_count; i++) {
+        lay->units[lay->unit_count++] = (struct kv_unit){.group = l->group, .bytes = (uint32_t)bytes};
+    }
+    lay->groups[l->group].unit_count += l->unit_count;
+    return 0;
+}
+
+/* Slab bytes one page of the group takes when chunks hold n units each; 0 when a chunk would not fit. */
 static uint64_t cut_cost(const struct kv_layout *lay, uint32_t group, uint32_t n)
 {
     uint64_t cost = 0, bytes = 0;
-    uint32_t held = 0, left = lay->groups[group].layer_count;
-    for (uint32_t i = 0; i < lay->layer_count; i++) {
-        if (lay->layers[i].group != group) {
+    uint32_t held = 0, left = lay->groups[group].unit_count;
+    for (uint32_t i = 0; i < lay->unit_count; i++) {
+        if (lay->units[i].group != group) {
             continue;
         }
-        bytes += lay->layers[i].bytes;
+        bytes += lay->units[i].bytes;
         held++, left--;
         if (bytes > KV_SLAB) {
             return 0;
@@ -76,18 +141,17 @@ static uint64_t cut_cost(const struct kv_layout *lay, uint32_t group, uint32_t n
 static uint32_t cut_choose(const struct kv_layout *lay, uint32_t group)
 {
     uint64_t least = UINT64_MAX;
-    uint32_t best = 1;
-    for (uint32_t n = 1; n <= lay->groups[group].layer_count; n++) {
+    uint32_t best = 1, most = 0; /* more units than fit in a slab cost nothing to try, but there may be thousands */
+    for (uint32_t n = 1; n <= lay->groups[group].unit_count; n++) {
         uint64_t cost = cut_cost(lay, group, n);
-        if (cost != 0 && cost < least) {
-            least = cost;
+        if (cost == 0) {
+            break; /* n + 1 would not fit either */
         }
+        most = n;
+        least = cost < least ? cost : least;
     }
-    for (uint32_t n = 1; n <= lay->groups[group].layer_count; n++) {
-        uint64_t cost = cut_cost(lay, group, n);
-        if (cost != 0 && cost <= least + least / 100) {
-            best = n;
-        }
+    for (uint32_t n = 1; n <= most; n++) {
+        best = cut_cost(lay, group, n) <= least + least / 100 ? n : best;
     }
     return best;
 }
@@ -106,16 +170,16 @@ static uint32_t pool_find(struct kv_layout *lay, uint32_t chunk_bytes)
 static void group_cut(struct kv_layout *lay, uint32_t group, uint32_t *chunks_total)
 {
     struct kv_group_layout *g = &lay->groups[group];
-    uint32_t n = cut_choose(lay, group), held = 0, left = g->layer_count, bytes = 0;
+    uint32_t n = cut_choose(lay, group), held = 0, left = g->unit_count, bytes = 0;
     g->chunk_first = *chunks_total;
-    for (uint32_t i = 0; i < lay->layer_count; i++) {
-        struct kv_layer_layout *l = &lay->layers[i];
-        if (l->group != group) {
+    for (uint32_t i = 0; i < lay->unit_count; i++) {
+        struct kv_unit *u = &lay->units[i];
+        if (u->group != group) {
             continue;
         }
-        l->chunk = g->chunk_count;
-        l->offset = bytes;
-        bytes += l->bytes;
+        u->chunk = g->chunk_count;
+        u->offset = bytes;
+        bytes += u->bytes;
         held++, left--;
         if (held == n || left == 0) {
             lay->chunk_pool[(*chunks_total)++] = pool_find(lay, chunk_round(bytes));
@@ -133,23 +197,26 @@ int kv_layout_build(struct kv_layout *lay, const struct kv_layer_spec *layers, u
     }
     lay->layers = mem_try_zero(count, sizeof *lay->layers);
     lay->groups = mem_try_zero(count, sizeof *lay->groups);
-    lay->pools = mem_try_zero(count, sizeof *lay->pools);
-    lay->chunk_pool = mem_try_zero(count, sizeof *lay->chunk_pool);
-    int rc = 0;
-    if (lay->layers == NULL || lay->groups == NULL || lay->pools == NULL || lay->chunk_pool == NULL) {
-        rc = err_nomem(err, "state layout", count * sizeof *lay->layers);
+    int rc = lay->layers != NULL && lay->groups != NULL ? 0 : err_nomem(err, "state layout", count * sizeof *lay->layers);
+    for (uint32_t i = 0; i < count && rc == 0; i++) {
+        rc = layer_measure(lay, layers, i, false, err);
+    }
+    if (rc != 0) {
         goto out;
     }
-    for (uint32_t i = 0; i < count; i++) {
-        rc = layer_measure(&lay->layers[i], &layers[i], i, err);
-        if (rc != 0) {
-            goto out;
-        }
-        lay->layers[i].group = group_find(lay, &layers[i]);
-        lay->groups[lay->layers[i].group].layer_count++;
+    lay->units = mem_try_zero(lay->unit_count, sizeof *lay->units);
+    lay->pools = mem_try_zero(lay->unit_count, sizeof *lay->pools);
+    lay->chunk_pool = mem_try_zero(lay->unit_count, sizeof *lay->chunk_pool);
+    if (lay->units == NULL || lay->pools == NULL || lay->chunk_pool == NULL) {
+        rc = err_nomem(err, "state layout", lay->unit_count * sizeof *lay->units);
+        goto out;
+    }
+    lay->unit_count = 0;
+    for (uint32_t i = 0; i < count && rc == 0; i++) {
+        rc = layer_measure(lay, layers, i, true, err);
     }
     uint32_t chunks_total = 0;
-    for (uint32_t g = 0; g < lay->group_count; g++) {
+    for (uint32_t g = 0; g < lay->group_count && rc == 0; g++) {
         group_cut(lay, g, &chunks_total);
     }
 out:
@@ -163,6 +230,7 @@ void kv_layout_free(struct kv_layout *lay)
 {
     mem_free(lay->layers);
     mem_free(lay->groups);
+    mem_free(lay->units);
     mem_free(lay->pools);
     mem_free(lay->chunk_pool);
     *lay = (struct kv_layout){0};
@@ -170,9 +238,14 @@ void kv_layout_free(struct kv_layout *lay)
 
 uint32_t kv_layout_pages(const struct kv_group_layout *g, uint32_t positions, uint32_t slack, uint32_t rows_max)
 {
-    uint32_t all = kv_pages_for(positions);
+    uint32_t all = kv_pages_for(g, positions);
     if (g->policy == KV_FULL) {
         return all;
+    }
+    if (g->policy == KV_RECURRENT) {
+        /* the blocks of covered - 1 and covered, and of those a step enters the ones that end inside the slack */
+        uint64_t most = ((uint64_t)(slack < rows_max ? slack : rows_max) + g->page - 1) / g->page + 3;
+        return most < all ? (uint32_t)most : all;
     }
     /* from covered - slack - window + 1 to covered + rows_max - 1, wherever that run starts in its page */
     uint64_t run = (uint64_t)g->window + slack + rows_max - 1;
@@ -220,6 +293,32 @@ uint64_t kv_share_bytes(const struct kv *kv, uint32_t positions)
                  kv_layout_pages(&kv->layout.groups[g], positions, kv->rewind_slack, kv->rows_max);
     }
     return bytes;
+}
+
+uint32_t kv_plan_groups(const struct kv_layer_spec *layers, uint32_t count)
+{
+    uint32_t groups = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        struct kv_group_layout own = group_of(&layers[i]);
+        bool seen = false;
+        for (uint32_t j = 0; j < i && !seen; j++) {
+            struct kv_group_layout other = group_of(&layers[j]);
+            seen = group_same(&own, &other);
+        }
+        groups += !seen;
+    }
+    return groups;
+}
+
+uint32_t kv_plan_table(const struct kv_layer_spec *layers, uint32_t count, uint32_t positions)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        struct kv_group_layout own = group_of(&layers[i]);
+        uint32_t len = kv_pages_for(&own, positions);
+        most = len > most ? len : most;
+    }
+    return most;
 }
 
 uint64_t kv_plan_bytes(const struct kv_config *cfg, uint32_t positions)

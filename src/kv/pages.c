@@ -14,7 +14,7 @@ static int group_open(struct kv *kv, uint32_t index, struct err *err)
     struct kv_group *g = &kv->groups[index];
     g->layout = &kv->layout.groups[index];
     uint64_t most = (uint64_t)kv->slab_count * KV_SLAB / kv_layout_page_bytes(&kv->layout, index) + 1;
-    if (most >= KV_NONE) {
+    if (most >= KV_FILLED) {
         return err_set(err, ERR_LIMIT, "%llu pages of state", (unsigned long long)most);
     }
     g->capacity = (uint32_t)most;
@@ -158,16 +158,26 @@ int kv_tables_publish(struct kv *kv, uint32_t group, struct err *err)
 
 static int views_make(struct kv *kv, const struct kv_layer_spec *specs, struct err *err)
 {
-    kv->views = mem_try_zero(kv->layout.layer_count, sizeof *kv->views);
-    if (kv->views == NULL) {
-        return err_nomem(err, "state views", kv->layout.layer_count * sizeof *kv->views);
+    const struct kv_layout *lay = &kv->layout;
+    kv->views = mem_try_zero(lay->layer_count, sizeof *kv->views);
+    kv->states = mem_try_zero(lay->layer_count, sizeof *kv->states);
+    kv->parts = mem_try_zero(lay->unit_count, sizeof *kv->parts);
+    if (kv->views == NULL || kv->states == NULL || kv->parts == NULL) {
+        return err_nomem(err, "state views", lay->layer_count * sizeof *kv->views);
     }
-    for (uint32_t i = 0; i < kv->layout.layer_count; i++) {
-        const struct kv_layer_layout *l = &kv->layout.layers[i];
+    for (uint32_t u = 0; u < lay->unit_count; u++) {
+        kv->parts[u] = (struct state_part){kv->groups[lay->units[u].group].device[lay->units[u].chunk], lay->units[u].offset};
+    }
+    for (uint32_t i = 0; i < lay->layer_count; i++) {
+        const struct kv_layer_layout *l = &lay->layers[i];
+        const struct state_part *part = &kv->parts[l->unit_first];
+        if (specs[i].policy == KV_RECURRENT) {
+            kv->states[i] = (struct state_layer){specs[i].state, part};
+            continue;
+        }
         kv->views[i] = (struct kv_layer){
             .k_format = specs[i].k_format, .v_format = specs[i].v_format, .n_kv_heads = specs[i].n_kv_heads,
-            .d_k = specs[i].d_k, .d_v = specs[i].d_v, .head_bytes = l->head_bytes,
-            .pages = kv->groups[l->group].device[l->chunk], .offset = l->offset};
+            .d_k = specs[i].d_k, .d_v = specs[i].d_v, .head_bytes = l->head_bytes, .pages = part->pages, .offset = part->offset};
     }
     return 0;
 }
@@ -231,6 +241,8 @@ void kv_close(struct kv *kv)
     kv_groups_close(kv);
     kv_slabs_close(kv);
     mem_free(kv->views);
+    mem_free(kv->states);
+    mem_free(kv->parts);
     kv_layout_free(&kv->layout);
     mem_free(kv);
 }
@@ -267,4 +279,9 @@ uint32_t kv_group_count(const struct kv *kv)
 const struct kv_layer *kv_layer_view(const struct kv *kv, uint32_t layer)
 {
     return &kv->views[layer];
+}
+
+const struct state_layer *kv_state_view(const struct kv *kv, uint32_t layer)
+{
+    return &kv->states[layer];
 }

@@ -2,9 +2,10 @@
  *
  *      kv_extend          kv_commit
  *   covered .......... room        covered = what was committed; rows between are a step's, in flight or refused
- *      kv_rewind drops everything past a position; window groups drop pages no row past covered - slack can see.
+ *      kv_rewind drops everything past a position; window groups drop pages no row past covered - slack can see; recurrent
+ *      groups drop blocks before that of covered - 1.
  *
- * Invariants: 1. len(table) == ceil(room / KV_PAGE), or of covered when that is more.
+ * Invariants: 1. len(table) == kv_pages_for(room).
  *             2. covered <= room.
  *             3. Only the page of position `covered` can be both shared and written: kv_extend replaces it by a copy first. */
 #include "kv/kv_int.h"
@@ -23,7 +24,7 @@ int kv_seq_new(struct kv *kv, struct kv_seq **out, struct err *err)
     }
     s->group_count = kv->layout.group_count;
     for (uint32_t g = 0; g < s->group_count; g++) {
-        s->tables[g].window = kv->layout.groups[g].window;
+        s->tables[g].group = &kv->layout.groups[g];
     }
     s->next = kv->seqs;
     if (s->next != NULL) {
@@ -79,9 +80,9 @@ static int seq_reserve(struct kv *kv, struct kv_seq *s, uint32_t positions, stru
         s->ids = ids;
         s->ids_cap = (uint32_t)cap;
     }
-    uint32_t pages = kv_pages_for(positions), cap = kv_pages_for(s->ids_cap);
     for (uint32_t g = 0; g < kv->layout.group_count; g++) {
         struct kv_table *t = &s->tables[g];
+        uint32_t pages = kv_pages_for(t->group, positions), cap = kv_pages_for(t->group, s->ids_cap);
         if (pages <= t->cap) {
             continue;
         }
@@ -102,7 +103,7 @@ int kv_seq_fork(struct kv *kv, const struct kv_seq *from, uint32_t positions, st
         return err_set(err, ERR_ARGUMENT, "fork at position %u of a sequence with %u", positions, from->covered);
     }
     if (positions != 0 && positions < kv_seq_oldest(from)) {
-        return err_set(err, ERR_LIMIT, "fork at position %u: the window layers keep positions from %u on", positions,
+        return err_set(err, ERR_LIMIT, "fork at position %u: the state of positions from %u on is kept", positions,
                        kv_seq_oldest(from));
     }
     struct kv_seq *s = NULL;
@@ -116,7 +117,7 @@ int kv_seq_fork(struct kv *kv, const struct kv_seq *from, uint32_t positions, st
     }
     for (uint32_t g = 0; g < kv->layout.group_count; g++) {
         struct kv_table *t = &s->tables[g];
-        t->len = kv_pages_for(positions);
+        t->len = kv_pages_for(t->group, positions);
         t->first = from->tables[g].first < t->len ? from->tables[g].first : t->len;
         for (uint32_t i = 0; i < t->len; i++) {
             t->pages[i] = from->tables[g].pages[i];
@@ -133,11 +134,34 @@ int kv_seq_fork(struct kv *kv, const struct kv_seq *from, uint32_t positions, st
     return 0;
 }
 
+/* First page a step that ends at `end` is given: recurrent groups keep only blocks that hold a position inside the slack. */
+static uint32_t extend_first(const struct kv *kv, const struct kv_table *t, uint32_t end)
+{
+    uint32_t slack = kv->rewind_slack != 0 ? kv->rewind_slack : 1;
+    return t->group->policy == KV_RECURRENT && end > slack ? (end - slack) / t->group->page : 0;
+}
+
+/* Blocks that a longer step, since given up, passed by and this one keeps. */
+static int extend_fill(struct kv *kv, uint32_t group, struct kv_table *t, uint32_t at, uint32_t end, struct err *err)
+{
+    uint32_t first = extend_first(kv, t, end);
+    for (uint32_t i = first > at ? first : at; i < t->len && i <= end / t->group->page; i++) {
+        if (t->pages[i] == 0) {
+            uint32_t page = kv_page_take(kv, group);
+            if (page == 0) {
+                return err_set(err, ERR_KV_FULL, "no page left for position %u", i * t->group->page);
+            }
+            t->pages[i] = page | KV_FILLED;
+        }
+    }
+    return 0;
+}
+
 /* Take what one group needs.  On failure the caller undoes every group. */
-static int extend_group(struct kv *kv, struct kv_seq *s, uint32_t group, uint32_t room, struct err *err)
+static int extend_group(struct kv *kv, struct kv_seq *s, uint32_t group, uint32_t end, uint32_t room, struct err *err)
 {
     struct kv_table *t = &s->tables[group];
-    uint32_t at = s->covered / KV_PAGE;
+    uint32_t at = s->covered / t->group->page;
     if (at < t->len && kv->groups[group].refs[t->pages[at]] > 1) {
         t->extend_copy = kv_page_take(kv, group);
         if (t->extend_copy == 0) {
@@ -148,15 +172,30 @@ static int extend_group(struct kv *kv, struct kv_seq *s, uint32_t group, uint32_
             return rc;
         }
     }
-    uint32_t len = kv_pages_for(room);
-    while (t->len < len) {
-        uint32_t page = kv_page_take(kv, group);
-        if (page == 0) {
-            return err_set(err, ERR_KV_FULL, "no page left for position %u", t->len * (unsigned)KV_PAGE);
+    int rc = t->group->policy == KV_RECURRENT ? extend_fill(kv, group, t, at, end, err) : 0;
+    uint32_t len = kv_pages_for(t->group, room), first = extend_first(kv, t, end);
+    while (t->len < len && rc == 0) {
+        uint32_t page = t->len >= first ? kv_page_take(kv, group) : 0;
+        if (page == 0 && t->len >= first) {
+            return err_set(err, ERR_KV_FULL, "no page left for position %u", t->len * t->group->page);
         }
         t->pages[t->len++] = page;
     }
-    return kv_tables_publish(kv, group, err);
+    return rc != 0 ? rc : kv_tables_publish(kv, group, err);
+}
+
+/* The marks of extend_fill go, and on failure what they mark. */
+static void extend_settle(struct kv *kv, uint32_t group, struct kv_table *t, bool failed)
+{
+    for (uint32_t i = t->first; i < t->extend_len && t->group->policy == KV_RECURRENT; i++) {
+        if ((t->pages[i] & KV_FILLED) != 0) {
+            t->pages[i] &= ~(uint32_t)KV_FILLED;
+            if (failed) {
+                kv_page_drop(kv, group, t->pages[i]);
+                t->pages[i] = 0;
+            }
+        }
+    }
 }
 
 int kv_extend(struct kv *kv, struct kv_seq *s, uint32_t count, struct err *err)
@@ -164,7 +203,7 @@ int kv_extend(struct kv *kv, struct kv_seq *s, uint32_t count, struct err *err)
     if (count > kv->context_max || s->covered > kv->context_max - count) {
         return err_set(err, ERR_LIMIT, "%u rows after position %u: the context is %u", count, s->covered, kv->context_max);
     }
-    uint32_t room = s->covered + count > s->room ? s->covered + count : s->room;
+    uint32_t end = s->covered + count, room = end > s->room ? end : s->room;
     int rc = seq_reserve(kv, s, room, err);
     if (rc != 0 || count == 0) {
         return rc;
@@ -174,11 +213,12 @@ int kv_extend(struct kv *kv, struct kv_seq *s, uint32_t count, struct err *err)
         s->tables[g].extend_copy = 0;
     }
     for (uint32_t g = 0; g < kv->layout.group_count && rc == 0; g++) {
-        rc = extend_group(kv, s, g, room, err);
+        rc = extend_group(kv, s, g, end, room, err);
     }
     for (uint32_t g = 0; g < kv->layout.group_count; g++) {
         struct kv_table *t = &s->tables[g];
-        uint32_t at = s->covered / KV_PAGE;
+        uint32_t at = s->covered / t->group->page;
+        extend_settle(kv, g, t, rc != 0);
         if (rc != 0) {
             table_cut(kv, g, t, t->extend_len);
         }
@@ -198,15 +238,25 @@ static uint32_t window_floor(uint32_t from, uint32_t window)
     return from >= window ? from - window + 1 : 0;
 }
 
-static void windows_release(struct kv *kv, struct kv_seq *s)
+/* Pages before it are no longer needed. */
+static uint32_t release_before(const struct kv *kv, const struct kv_seq *s, const struct kv_table *t)
 {
     uint32_t from = s->covered > kv->rewind_slack ? s->covered - kv->rewind_slack : 0;
+    if (t->group->policy == KV_WINDOW) {
+        return window_floor(from, t->group->window) / KV_PAGE;
+    }
+    if (t->group->policy != KV_RECURRENT || s->covered == 0) {
+        return 0;
+    }
+    uint32_t last = (s->covered - 1) / t->group->page; /* not there when the step passed it by: then the block of `covered` is */
+    return t->pages[last] != 0 ? last : s->covered / t->group->page;
+}
+
+static void pages_release(struct kv *kv, struct kv_seq *s)
+{
     for (uint32_t g = 0; g < kv->layout.group_count; g++) {
         struct kv_table *t = &s->tables[g];
-        if (kv->layout.groups[g].policy != KV_WINDOW) {
-            continue;
-        }
-        uint32_t keep = window_floor(from, kv->layout.groups[g].window) / KV_PAGE;
+        uint32_t keep = release_before(kv, s, t);
         for (; t->first < keep && t->first < t->len; t->first++) {
             if (t->pages[t->first] != 0) {
                 kv_page_drop(kv, g, t->pages[t->first]);
@@ -222,11 +272,18 @@ int kv_commit(struct kv *kv, struct kv_seq *s, const uint32_t *ids, uint32_t cou
         return err_set(err, ERR_ARGUMENT, "commit of %u rows at position %u: room was taken for %u", count, s->covered,
                        s->room - s->covered);
     }
+    for (uint32_t g = 0; g < kv->layout.group_count && count != 0; g++) {
+        const struct kv_table *t = &s->tables[g];
+        if (t->group->policy == KV_RECURRENT && t->pages[(s->covered + count) / t->group->page] == 0) {
+            return err_set(err, ERR_LIMIT, "commit up to position %u of %u: the state of the last %u rows alone is kept",
+                           s->covered + count, s->room, kv->rewind_slack);
+        }
+    }
     if (count != 0) {
         memcpy(s->ids + s->covered, ids, count * sizeof *ids);
     }
     s->covered += count;
-    windows_release(kv, s);
+    pages_release(kv, s);
     return 0;
 }
 
@@ -235,7 +292,8 @@ uint32_t kv_seq_oldest(const struct kv_seq *s)
     uint32_t oldest = 0;
     for (uint32_t g = 0; g < s->group_count; g++) {
         const struct kv_table *t = &s->tables[g];
-        uint64_t least = t->first ? (uint64_t)t->first * KV_PAGE + t->window - 1 : 0;
+        uint64_t least = t->first ? (uint64_t)t->first * t->group->page : 0;
+        least += t->first && t->group->policy == KV_WINDOW ? t->group->window - 1 : 0;
         oldest = least > oldest ? (uint32_t)least : oldest;
     }
     return oldest;
@@ -247,11 +305,11 @@ int kv_rewind(struct kv *kv, struct kv_seq *s, uint32_t position, struct err *er
         return err_set(err, ERR_ARGUMENT, "rewind to position %u of a sequence with %u", position, s->covered);
     }
     if (position != 0 && position < kv_seq_oldest(s)) {
-        return err_set(err, ERR_LIMIT, "rewind to position %u: the window layers keep positions from %u on", position,
+        return err_set(err, ERR_LIMIT, "rewind to position %u: the state of positions from %u on is kept", position,
                        kv_seq_oldest(s));
     }
     for (uint32_t g = 0; g < kv->layout.group_count; g++) {
-        table_cut(kv, g, &s->tables[g], kv_pages_for(position));
+        table_cut(kv, g, &s->tables[g], kv_pages_for(s->tables[g].group, position));
     }
     s->covered = s->room = position;
     return 0;

@@ -32,15 +32,7 @@ static struct tensor walk_tensor(struct step_walk *w, uint32_t rows, uint32_t co
 
 static uint32_t group_count(const struct model *m)
 {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < m->hp.layers; i++) {
-        bool seen = false;
-        for (uint32_t j = 0; j < i && !seen; j++) {
-            seen = m->kv_layers[j].policy == m->kv_layers[i].policy && m->kv_layers[j].window == m->kv_layers[i].window;
-        }
-        n += !seen;
-    }
-    return n;
+    return kv_plan_groups(m->kv_layers, m->hp.layers);
 }
 
 static uint32_t rows_max(const struct model *m)
@@ -85,7 +77,7 @@ static void step_sizes(struct step *s, const struct model *m)
 {
     s->rows_max = rows_max(m);
     s->logit_rows_max = logit_rows_max(m);
-    uint64_t pages = m->context / KV_PAGE + 1, cap = pages * s->rows_max;
+    uint64_t pages = (uint64_t)kv_plan_table(m->kv_layers, m->hp.layers, m->context) + 1, cap = pages * s->rows_max;
     s->tables_cap = cap < UINT32_MAX ? (uint32_t)cap : UINT32_MAX;
 }
 
@@ -186,11 +178,13 @@ static uint32_t tables_put(struct step *s, const struct span *spans, uint32_t in
     if (index > 0 && spans[index - 1].seq == seq) {
         return s->host_spans[index - 1].table_first;
     }
-    uint32_t first = s->tables_used;
+    uint32_t first = s->tables_used, longest = 0;
     for (uint32_t g = 0; g < kv_group_count(s->kv); g++) {
+        uint32_t len = kv_table_len(seq, g);
         kv_table_copy(seq, g, s->host_tables + (size_t)g * s->tables_cap + first);
+        longest = len > longest ? len : longest;
     }
-    s->tables_used += kv_table_len(seq, 0);
+    s->tables_used += longest;
     return first;
 }
 
