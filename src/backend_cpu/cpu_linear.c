@@ -11,15 +11,21 @@
 
 enum {
     ALONE_MAX = 8192,        /* rows * cols a worker prepares for itself */
+    ALONE_ROWS = 4,
     ROWS_BYTES = 256 << 10,  /* input bytes of one row block: half of a second-level cache */
     PANELS_FEW = 8,          /* panels per kernel call for up to 8 rows */
     PANELS_MANY = 2,         /* for more rows */
     OUT_FLOATS = CPU_DOT_ROWS * PANELS_MANY * CPU_PANEL_ROWS,
 };
 
+/* Quantised, a row takes whole chunks. */
+static uint32_t act_chunks(uint32_t cols)
+{
+    return (cols / 32 + CPU_ACT_CHUNK - 1) / CPU_ACT_CHUNK;
+}
 static size_t act_bytes(uint32_t cols)
 {
-    return (size_t)(cols / 32) * sizeof(struct cpu_act);
+    return (size_t)act_chunks(cols) * CPU_ACT_CHUNK_BYTES;
 }
 
 /* what a worker has to itself; each field 64-byte aligned */
@@ -27,7 +33,7 @@ struct own {
     _Alignas(64) unsigned char tmp[CPU_DOT_TMP];
     float out[2][OUT_FLOATS];
     float rows[ALONE_MAX];
-    struct cpu_act acts[ALONE_MAX / 32];
+    struct cpu_act acts[ALONE_MAX / 32 + ALONE_ROWS * CPU_ACT_CHUNK];
 };
 
 struct cpu_need cpu_linear_need(const struct device_reserve *r, uint32_t count)
@@ -51,7 +57,7 @@ struct input {
     const float *f;         /* f32 rows */
     size_t f_stride;        /* bytes */
     const struct cpu_act *q;
-    size_t q_stride;        /* bytes */
+    size_t q_stride, q_chunk; /* bytes between rows, between chunks of a row */
 };
 
 struct product {
@@ -62,12 +68,12 @@ struct product {
     struct tensor y;
 };
 
-/* Rows per row block: what stays in the second-level cache while panels pass. */
+/* Rows per row block.  Quantised rows lie chunk by chunk, so as many as a kernel takes; of float rows what stays in the second-level
+ * cache while panels pass. */
 static uint32_t block_rows(const struct input *in)
 {
-    size_t row = in->q ? in->q_stride : in->f_stride;
-    uint32_t n = (uint32_t)(ROWS_BYTES / row) / 8 * 8;
-    return n < 16 ? 16 : n > CPU_DOT_ROWS ? CPU_DOT_ROWS : n;
+    uint32_t n = (uint32_t)(ROWS_BYTES / in->f_stride) / 8 * 8;
+    return in->q || n > CPU_DOT_ROWS ? CPU_DOT_ROWS : n < 16 ? 16 : n;
 }
 
 static void dot(const struct cpu_kernels *k, const struct weight *w, const struct input *in, uint32_t row, uint32_t rows, uint32_t panel,
@@ -83,6 +89,7 @@ static void dot(const struct cpu_kernels *k, const struct weight *w, const struc
         .panel = &w->panel,
         .x = x + row * stride,
         .x_stride = stride,
+        .x_chunk = in->q_chunk,
         .rows = rows,
         .out = out,
         .out_stride = out_stride,
@@ -148,6 +155,31 @@ static const float *tensor_row(const struct tensor *t, uint32_t r)
     return (const float *)t->data + (size_t)r * t->stride;
 }
 
+/* Few rows lie one after the other, many chunk by chunk. */
+static void quantised_at(struct input *in, const struct cpu_act *q, bool alone)
+{
+    in->q = q;
+    in->q_stride = alone ? act_bytes(in->cols) : CPU_ACT_CHUNK_BYTES;
+    in->q_chunk = alone ? CPU_ACT_CHUNK_BYTES : (size_t)in->rows * CPU_ACT_CHUNK_BYTES;
+}
+
+/* Chunks [from, to) of one row of `in` to their places. */
+static void quantise_chunks(const struct cpu_kernels *k, const struct input *in, struct cpu_act *q, const float *x, uint32_t row, uint32_t from,
+                            uint32_t to)
+{
+    enum { CHUNK_COLS = 32 * CPU_ACT_CHUNK };
+    for (uint32_t c = from; c < to; c++) {
+        uint32_t left = in->cols - c * CHUNK_COLS;
+        unsigned char *at = (unsigned char *)q + row * in->q_stride + c * in->q_chunk;
+        k->quantize(x + c * CHUNK_COLS, left < CHUNK_COLS ? left : CHUNK_COLS, (struct cpu_act *)(void *)at);
+    }
+}
+
+static bool is_alone(const struct tensor *x)
+{
+    return x->rows <= ALONE_ROWS && (uint64_t)x->rows * x->cols <= ALONE_MAX;
+}
+
 /* x as it is, quantised too when a weight wants it. */
 static bool input_plain(struct device *d, const struct tensor *x, bool quant, uint32_t me, uint32_t count, struct own *own,
                         struct input *in)
@@ -156,26 +188,21 @@ static bool input_plain(struct device *d, const struct tensor *x, bool quant, ui
     *in = (struct input){.rows = x->rows, .cols = x->cols, .f = x->data, .f_stride = x->stride * sizeof(float)};
     if (!quant)
         return true;
-    uint32_t blocks = x->cols / 32;
-    in->q_stride = act_bytes(x->cols);
-    if ((uint64_t)x->rows * x->cols <= ALONE_MAX) {
-        for (uint32_t r = 0; r < x->rows; r++)
-            k->quantize(tensor_row(x, r), x->cols, own->acts + r * blocks);
-        in->q = own->acts;
-        return true;
-    }
-    struct cpu_act *q = cpu_shared_scratch(d, x->rows * in->q_stride);
+    bool alone = is_alone(x);
+    uint32_t chunks = act_chunks(x->cols), from = 0, to = x->rows * chunks; /* chunks of all rows: each is alone */
+    struct cpu_act *q = alone ? own->acts : cpu_shared_scratch(d, x->rows * act_bytes(x->cols));
     if (!q)
         return false;
-    uint32_t from, to; /* blocks of all rows: each is alone */
-    cpu_split(x->rows * blocks, 1, me, count, &from, &to);
+    quantised_at(in, q, alone || x->rows <= ALONE_ROWS);
+    if (!alone)
+        cpu_split(x->rows * chunks, 1, me, count, &from, &to);
     while (from < to) {
-        uint32_t r = from / blocks, b = from % blocks, n = to - from < blocks - b ? to - from : blocks - b;
-        k->quantize(tensor_row(x, r) + 32 * b, 32 * n, q + from);
+        uint32_t r = from / chunks, c = from % chunks, n = to - from < chunks - c ? to - from : chunks - c;
+        quantise_chunks(k, in, q, tensor_row(x, r), r, c, c + n);
         from += n;
     }
-    in->q = q;
-    cpu_barrier(d, me);
+    if (!alone)
+        cpu_barrier(d, me);
     return true;
 }
 
@@ -184,26 +211,26 @@ static bool input_normed(struct device *d, const struct tensor *x, const float *
                          bool plain, bool quant, uint32_t me, uint32_t count, struct own *own, struct input *in)
 {
     const struct cpu_kernels *k = cpu_kernels_of(d);
-    uint32_t blocks = x->cols / 32, from = 0, to = x->rows;
-    bool alone = (uint64_t)x->rows * x->cols <= ALONE_MAX;
+    uint32_t from = 0, to = x->rows;
+    bool alone = is_alone(x);
     float *f = alone ? own->rows : (float *)scratch->data, *row = (float *)(void *)(own + 1);
     size_t f_step = alone ? x->cols : scratch->stride;
     struct cpu_act *q = alone || !quant ? own->acts : cpu_shared_scratch(d, x->rows * act_bytes(x->cols));
     if (!q)
         return false;
+    *in = (struct input){.rows = x->rows, .cols = x->cols, .f = f, .f_stride = f_step * sizeof(float)};
+    if (quant)
+        quantised_at(in, q, alone || x->rows <= ALONE_ROWS);
     if (!alone)
         cpu_split(x->rows, 1, me, count, &from, &to);
     for (uint32_t r = from; r < to; r++) {
         float *y = plain ? f + r * f_step : row;
         k->norm(tensor_row(x, r), norm_w, y, x->cols, eps, false, 1.0f);
         if (quant)
-            k->quantize(y, x->cols, q + (size_t)r * blocks);
+            quantise_chunks(k, in, q, y, r, 0, act_chunks(x->cols));
     }
     if (!alone)
         cpu_barrier(d, me);
-    *in = (struct input){.rows = x->rows, .cols = x->cols, .f = f, .f_stride = f_step * sizeof(float)};
-    if (quant)
-        in->q = q, in->q_stride = act_bytes(x->cols);
     return true;
 }
 

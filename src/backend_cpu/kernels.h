@@ -28,6 +28,7 @@ struct cpu_dot {
     const struct cpu_panel *panel; /* the weight's geometry */
     const void *x;                 /* quantised layouts: struct cpu_act [cols / 32]; float layouts: f32 [cols] */
     size_t x_stride;               /* bytes between rows */
+    size_t x_chunk;                /* quantised: bytes between chunks of a row; CPU_ACT_CHUNK_BYTES: its blocks lie together */
     uint32_t rows;                 /* 1 .. CPU_DOT_ROWS */
     float *out;                    /* [rows][out_stride]: panel p's 16 outputs at 16 p */
     size_t out_stride;             /* floats */

@@ -92,9 +92,9 @@ static void dot_quant(const struct cpu_dot *j)
             struct unpack_block u;
             unpack_lane(p, panel, b, i % CPU_PANEL_ROWS, &u);
             for (uint32_t r = 0; r < j->rows; r++) {
-                const struct cpu_act *a = (const struct cpu_act *)(const void *)((const unsigned char *)j->x + r * j->x_stride);
+                const unsigned char *chunk = (const unsigned char *)j->x + r * j->x_stride + b / CPU_ACT_CHUNK * j->x_chunk;
                 float *y = j->out + r * j->out_stride + i;
-                *y = add_block(*y, &u, a + b);
+                *y = add_block(*y, &u, (const struct cpu_act *)(const void *)chunk + b % CPU_ACT_CHUNK);
             }
         }
     }

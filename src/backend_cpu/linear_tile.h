@@ -315,7 +315,7 @@ TILE_CLASSES(CLASS_CONSTANTS)
 
 /* ---- many rows: a chunk of 8 blocks (256 columns) as bytes, then every group of rows ---- */
 
-enum { CHUNK = 8, LANES = VEC_BYTES / 4 };
+enum { CHUNK = CPU_ACT_CHUNK, LANES = VEC_BYTES / 4 };
 
 struct chunk {
     _Alignas(64) uint8_t w[CHUNK][8][2][VEC_BYTES];
@@ -384,19 +384,39 @@ _Static_assert(sizeof(struct chunk) + (CPU_DOT_ROWS + 1) * 2 * VEC_BYTES <= CPU_
         }                                                                                                        \
     }
 
+/* What the next chunk is unpacked from, fetched while this one is computed, a block's lines at a time: all at once they would wait for
+ * each other, and computing would wait for them. */
+struct ahead {
+    const uint8_t *at;
+    size_t delta;
+    uint32_t bytes; /* per block; 0: nothing to fetch */
+};
+INLINE void ahead_block(struct ahead *a)
+{
+    for (uint32_t i = 0; i < a->bytes; i += 64) {
+        _mm_prefetch((const char *)a->at + i, _MM_HINT_T0);
+        if (PANEL_STEP == 2)
+            _mm_prefetch((const char *)a->at + a->delta + i, _MM_HINT_T0);
+    }
+    a->at += a->bytes;
+}
+
 #define TILE_ACT(r, g) const struct cpu_act *a##r = (const struct cpu_act *)(const void *)(x + (r) * stride);
 #define TILE_LOAD(r, g) vf acc##r##_0 = vec_loadf(sums + (2 * (r)) * LANES), acc##r##_1 = vec_loadf(sums + (2 * (r) + 1) * LANES);
 #define TILE_STORE(r, g)                                   \
     vec_storef(sums + (2 * (r)) * LANES, acc##r##_0);      \
     vec_storef(sums + (2 * (r) + 1) * LANES, acc##r##_1);
 #define TILE(class, ROWS, R)                                                                                     \
-    static void tile_##class##_##R(const struct chunk *c, uint32_t n, const uint8_t *x, size_t stride, float *sums) \
+    static void tile_##class##_##R(const struct chunk *c, uint32_t n, const uint8_t *x, size_t stride, float *sums, \
+                                   struct ahead next)                                                            \
     {                                                                                                            \
         CLASS_OF(class)                                                                                          \
         ROWS(TILE_ACT, 0)                                                                                        \
         ROWS(TILE_LOAD, 0)                                                                                       \
-        for (uint32_t at = 0; at < n; at++)                                                                      \
-            BLOCK(ROWS, CHUNK_W, CHUNK_D, CHUNK_M, CHUNK_SC, CHUNK_MN, CHUNK_START, CHUNK_GROUP)                                           \
+        for (uint32_t at = 0; at < n; at++) {                                                                    \
+            ahead_block(&next);                                                                                  \
+            BLOCK(ROWS, CHUNK_W, CHUNK_D, CHUNK_M, CHUNK_SC, CHUNK_MN, CHUNK_START, CHUNK_GROUP)                 \
+        }                                                                                                        \
         ROWS(TILE_STORE, 0)                                                                                      \
     }
 /* 8 rows at once need 32 registers, and halves need twice as many sums. */
@@ -410,7 +430,7 @@ _Static_assert(sizeof(struct chunk) + (CPU_DOT_ROWS + 1) * 2 * VEC_BYTES <= CPU_
 #define TILES(name, kind, z, post, min) TILE(name, ROWS2, 2) TILE(name, ROWS4, 4) TILE_OF_8(name, kind)
 TILE_CLASSES(TILES)
 
-typedef void (*tile_fn)(const struct chunk *c, uint32_t n, const uint8_t *x, size_t stride, float *sums);
+typedef void (*tile_fn)(const struct chunk *c, uint32_t n, const uint8_t *x, size_t stride, float *sums, struct ahead next);
 static const tile_fn tiles[CLASS_COUNT][3] = { /* 2, 4, 8 rows */
 #define TILE_ENTRY(name, kind, z, post, min) [CLASS_##name] = {tile_##name##_2, tile_##name##_4, TILE_8_OR_NONE(name, kind)},
     TILE_CLASSES(TILE_ENTRY)
@@ -419,30 +439,32 @@ static const tile_fn tiles[CLASS_COUNT][3] = { /* 2, 4, 8 rows */
 
 typedef void (*unpack_fn)(const struct cpu_dot *j, uint32_t i, size_t delta, uint32_t at, uint32_t n, struct chunk *c);
 
-static void chunk_rows(const struct cpu_dot *j, const tile_fn *tile, const struct chunk *c, uint32_t at, uint32_t n, float *sums)
+static void chunk_rows(const struct cpu_dot *j, const tile_fn *tile, const struct chunk *c, uint32_t at, uint32_t n, struct ahead next,
+                       float *sums)
 {
-    const uint8_t *x = (const uint8_t *)j->x + at * sizeof(struct cpu_act);
+    const uint8_t *x = (const uint8_t *)j->x + at / CHUNK * j->x_chunk;
     uint32_t r = 0;
-    for (; tile[2] && r + 8 <= j->rows; r += 8)
-        tile[2](c, n, x + r * j->x_stride, j->x_stride, sums + r * 2 * LANES);
-    for (; r + 4 <= j->rows; r += 4)
-        tile[1](c, n, x + r * j->x_stride, j->x_stride, sums + r * 2 * LANES);
-    for (; r < j->rows; r += 2) /* a last odd row is computed twice, the second time into sums nobody reads */
-        tile[0](c, n, x + r * j->x_stride, r + 1 < j->rows ? j->x_stride : 0, sums + r * 2 * LANES);
+    for (; tile[2] && r + 8 <= j->rows; r += 8, next.bytes = 0)
+        tile[2](c, n, x + r * j->x_stride, j->x_stride, sums + r * 2 * LANES, next);
+    for (; r + 4 <= j->rows; r += 4, next.bytes = 0)
+        tile[1](c, n, x + r * j->x_stride, j->x_stride, sums + r * 2 * LANES, next);
+    for (; r < j->rows; r += 2, next.bytes = 0) /* a last odd row is computed twice, the second time into sums nobody reads */
+        tile[0](c, n, x + r * j->x_stride, r + 1 < j->rows ? j->x_stride : 0, sums + r * 2 * LANES, next);
 }
 
 static void chunked(const struct cpu_dot *j, enum tile_class class, unpack_fn unpack)
 {
     struct chunk *c = j->tmp;
     float *sums = (float *)(void *)(c + 1);
-    uint32_t blocks = j->panel->cols / 32;
+    uint32_t blocks = j->panel->cols / 32, block_bytes = (j->panel->unit_bytes + j->panel->unit - 1) / j->panel->unit;
     for (uint32_t i = 0; i < j->panels; i += PANEL_STEP) {
         bool both = PANEL_STEP == 1 || i + 1 < j->panels;
         memset(sums, 0, (size_t)(j->rows + 1) * 2 * VEC_BYTES);
         for (uint32_t at = 0; at < blocks; at += CHUNK) {
             uint32_t n = blocks - at < CHUNK ? blocks - at : CHUNK;
             unpack(j, i, both ? j->panel_bytes : 0, at, n, c);
-            chunk_rows(j, tiles[class], c, at, n, sums);
+            struct ahead next = {j->w + i * j->panel_bytes + (size_t)(at + n) * block_bytes, both ? j->panel_bytes : 0, block_bytes};
+            chunk_rows(j, tiles[class], c, at, n, next, sums);
         }
         size_t bytes = both ? 2 * VEC_BYTES : VEC_BYTES;
         for (uint32_t r = 0; r < j->rows; r++)
@@ -452,12 +474,18 @@ static void chunked(const struct cpu_dot *j, enum tile_class class, unpack_fn un
 
 /* ---- per format ---- */
 
+/* Rows whose blocks lie together can be read straight through. */
+INLINE bool together(const struct cpu_dot *j)
+{
+    return j->x_chunk == CPU_ACT_CHUNK_BYTES;
+}
+
 #define FORMAT_ONE(name, class, W, D, M, SC, MN, BHEAD, BODY)                    \
     DIRECT(name, ROWS1, 1, class, W, D, M, SC, MN, BHEAD, BODY)                  \
     UNPACK(name, class, W, D, M, SC, MN, BHEAD, BODY)                            \
     static void dot_##name(const struct cpu_dot *j)                              \
     {                                                                            \
-        if (j->rows == 1)                                                        \
+        if (j->rows == 1 && together(j))                                         \
             direct_##name##_1(j);                                                \
         else                                                                     \
             chunked(j, CLASS_##class, unpack_##name);                            \
@@ -469,11 +497,11 @@ static void chunked(const struct cpu_dot *j, enum tile_class class, unpack_fn un
     UNPACK(name, class, W, D, M, SC, MN, BHEAD, BODY)                            \
     static void dot_##name(const struct cpu_dot *j)                              \
     {                                                                            \
-        if (j->rows == 1)                                                        \
+        if (j->rows == 1 && together(j))                                         \
             direct_##name##_1(j);                                                \
-        else if (j->rows == 2)                                                   \
+        else if (j->rows == 2 && together(j))                                    \
             direct_##name##_2(j);                                                \
-        else if (j->rows == 4)                                                   \
+        else if (j->rows == 4 && together(j))                                    \
             direct_##name##_4(j);                                                \
         else                                                                     \
             chunked(j, CLASS_##class, unpack_##name);                            \

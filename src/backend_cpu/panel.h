@@ -75,4 +75,8 @@ struct cpu_act {
     int16_t half[2];   /* sum of q[0..15], of q[16..31] */
 };
 
+/* Activations of many rows lie chunk by chunk, [cols / 256][rows][8 blocks], as the kernels read them: rows of wide inputs would
+ * fall on one another in the first cache. */
+enum { CPU_ACT_CHUNK = 8, CPU_ACT_CHUNK_BYTES = CPU_ACT_CHUNK * sizeof(struct cpu_act) };
+
 #endif
