@@ -6,7 +6,7 @@
  * depend on the count.  Inside one record a function may meet at further barriers (cpu_barrier), always all workers.
  * Files: cpu_device.c (the table, buffers), cpu_queue.c (ring, events, pool), cpu_select.c (levels), cpu_weight.c + pack_*.c (panels),
  *        cpu_linear.c, cpu_rows.c (copies, norm, rope, gated, add, soft-cap, gather), cpu_pages.c (K and V into pages),
- *        cpu_attention.c, cpu_sample.c; kernels_<level>_<family>.c. */
+ *        cpu_attention.c, cpu_state.c (recurrent layers), cpu_sample.c; kernels_<level>_<family>.c. */
 #ifndef RH_CPU_INT_H
 #define RH_CPU_INT_H
 
@@ -41,7 +41,7 @@ const struct device_reserve *cpu_reserved(const struct device *d);
 struct cpu_need {
     size_t worker, shared; /* bytes */
 };
-#define CPU_FAMILIES(X) X(linear) X(attention) X(sample)
+#define CPU_FAMILIES(X) X(linear) X(attention) X(state) X(sample)
 #define CPU_NEED_PROTO(family) struct cpu_need cpu_##family##_need(const struct device_reserve *r, uint32_t count);
 CPU_FAMILIES(CPU_NEED_PROTO)
 #undef CPU_NEED_PROTO

@@ -284,7 +284,8 @@ int cpu_op_norm_linear(struct device *d, const struct op_norm_linear *op)
 static void gated_part(const struct cpu_kernels *k, const struct op_norm_gated *op, const struct input *in, uint32_t row, uint32_t rows,
                        uint32_t from, uint32_t to, struct own *own)
 {
-    cpu_gated_fn act = op->act == ACT_SILU ? k->gated_silu : op->act == ACT_GELU_TANH ? k->gated_gelu_tanh : k->gated_gelu_erf;
+    const cpu_gated_fn by_act[ACT_COUNT] = {k->gated_silu, k->gated_gelu_tanh, k->gated_gelu_erf, k->gated_sigmoid};
+    cpu_gated_fn act = by_act[op->act];
     uint32_t step = rows <= 8 ? PANELS_FEW : PANELS_MANY;
     for (uint32_t i = from; i < to; i += step) {
         uint32_t n = to - i < step ? to - i : step, col = i * CPU_PANEL_ROWS, width = n * CPU_PANEL_ROWS;

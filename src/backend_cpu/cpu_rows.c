@@ -113,7 +113,8 @@ static void run_gated(struct device *d, uint32_t me, uint32_t count, const void 
 {
     const struct op_gated *op = p;
     const struct cpu_kernels *k = cpu_kernels_of(d);
-    cpu_gated_fn f = op->act == ACT_SILU ? k->gated_silu : op->act == ACT_GELU_TANH ? k->gated_gelu_tanh : k->gated_gelu_erf;
+    const cpu_gated_fn by_act[ACT_COUNT] = {k->gated_silu, k->gated_gelu_tanh, k->gated_gelu_erf, k->gated_sigmoid};
+    cpu_gated_fn f = by_act[op->act];
     for (struct share s = share_of(op->y.rows, op->y.cols, me, count); next(&s);)
         f(row_of(&op->gate, s.row) + s.from, row_of(&op->up, s.row) + s.from, row_of(&op->y, s.row) + s.from, s.to - s.from);
 }

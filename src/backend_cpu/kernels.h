@@ -54,7 +54,7 @@ typedef void (*cpu_finish_fn)(const struct cpu_finish *job);
     X(cpu_quantize_fn, quantize) \
     X(cpu_finish_fn, finish)
 
-/* ---- rows: norms, rope, activations, attention, sampling.  X(type, field). ---- */
+/* ---- rows: norms, rope, activations, attention, recurrent layers, sampling.  X(type, field). ---- */
 
 /* y = (x r) w with r = 1 / sqrt(mean(x^2) + eps) over n values; add: y = y + that (times scale, when scale is not 1). */
 typedef void (*cpu_norm_fn)(const float *x, const float *w, float *y, uint32_t n, float eps, bool add, float scale);
@@ -90,6 +90,31 @@ typedef void (*cpu_soft_fn)(float *s, uint32_t from, uint32_t to, float c, float
 typedef void (*cpu_fold_fn)(float state[2], float *o, const float block[2], const float *o_block, uint32_t d, float c);
 typedef void (*cpu_scale_fn)(const float *x, float *y, uint32_t n, float scale); /* y = x scale */
 
+/* Recurrent layers. */
+struct cpu_conv {
+    const float *in[16];    /* [taps], oldest first: inputs of n channels each; NULL: zeros */
+    const float *w;         /* [taps][w_step] */
+    size_t w_step;
+    uint32_t taps, n;
+    const float *bias;      /* [n] or NULL */
+    float *out;             /* [n]; may be any of `in` */
+    bool silu;              /* out = s / (1 + exp(-s)), s = fma(w, in, s) over taps from +0, then + bias */
+};
+typedef void (*cpu_conv_fn)(const struct cpu_conv *job);
+/* x = (x r) scale with r = 1 / sqrt(sum x^2 + eps) over n values, in place */
+typedef void (*cpu_unit_fn)(float *x, uint32_t n, float eps, float scale);
+typedef void (*cpu_mul_fn)(const float *x, float *y, uint32_t n);  /* y = x y */
+typedef void (*cpu_exp_fn)(float *x, uint32_t n);                  /* x = exp(x) */
+/* out[i][c] = fma(a[i][k], b[k][c], out[i][c]), k ascending, from +0 or, with carry, from out */
+struct cpu_product {
+    const float *a, *b;
+    size_t a_step, b_step, out_step; /* floats between rows */
+    uint32_t m, k, n;                /* n a multiple of 8 */
+    float *out;
+    bool carry;
+};
+typedef void (*cpu_product_fn)(const struct cpu_product *job);
+
 /* Sampling works on blocks of at most LOGIT_BLOCK ids, x[0] being a multiple of LOGIT_BLOCK. */
 typedef float (*cpu_argmax_fn)(const float *x, uint32_t n, uint32_t *index); /* lowest index of the maximum; -inf, 0 if none is above */
 /* Sum of exp2((x - max) log2e): 16 lanes by index, tree16. */
@@ -107,6 +132,7 @@ typedef void (*cpu_gumbel_fn)(uint64_t key, const uint32_t counter[3], uint32_t 
     X(cpu_gated_fn, gated_silu)        \
     X(cpu_gated_fn, gated_gelu_tanh)   \
     X(cpu_gated_fn, gated_gelu_erf)    \
+    X(cpu_gated_fn, gated_sigmoid)     \
     X(cpu_add_fn, add)                 \
     X(cpu_softcap_fn, softcap)         \
     X(cpu_half_fn, to_f16)             \
@@ -122,6 +148,11 @@ typedef void (*cpu_gumbel_fn)(uint64_t key, const uint32_t counter[3], uint32_t 
     X(cpu_soft_fn, soft)               \
     X(cpu_fold_fn, fold)               \
     X(cpu_scale_fn, scale)             \
+    X(cpu_conv_fn, conv)               \
+    X(cpu_unit_fn, unit)               \
+    X(cpu_mul_fn, mul)                 \
+    X(cpu_exp_fn, exps)                \
+    X(cpu_product_fn, product)         \
     X(cpu_argmax_fn, argmax)           \
     X(cpu_expsum_fn, expsum)           \
     X(cpu_mass_fn, mass)               \

@@ -19,6 +19,8 @@ static inline __attribute__((always_inline)) void store_n(float *p, uint32_t lef
         _mm256_maskstore_ps(p, v8_first(left), v);
 }
 
+#include "backend_cpu/kernels_avx2_state.h"
+
 static void norm(const float *x, const float *w, float *y, uint32_t n, float eps, bool add, float scale)
 {
     __m256 low = _mm256_setzero_ps(), high = low;
@@ -96,6 +98,16 @@ static void gated_gelu_erf(const float *gate, const float *up, float *y, uint32_
         __m256 x = load_n(gate + i, n - i), u = load_n(up + i, n - i);
         __m256 e = _mm256_add_ps(v8_set(1.0f), v8_erf(_mm256_mul_ps(x, v8_set(0.70710678f))));
         store_n(y + i, n - i, _mm256_mul_ps(_mm256_mul_ps(_mm256_mul_ps(x, v8_set(0.5f)), e), u));
+    }
+}
+
+static void gated_sigmoid(const float *gate, const float *up, float *y, uint32_t n)
+{
+    const __m256 one = v8_set(1.0f), minus = v8_set(-0.0f);
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m256 g = load_n(gate + i, n - i), u = load_n(up + i, n - i);
+        __m256 d = _mm256_add_ps(one, v8_exp(_mm256_xor_ps(g, minus)));
+        store_n(y + i, n - i, _mm256_mul_ps(_mm256_div_ps(one, d), u));
     }
 }
 
@@ -287,6 +299,7 @@ const struct cpu_kernels cpu_kernels_avx2_rows = {
     .gated_silu = gated_silu,
     .gated_gelu_tanh = gated_gelu_tanh,
     .gated_gelu_erf = gated_gelu_erf,
+    .gated_sigmoid = gated_sigmoid,
     .add = add,
     .softcap = softcap,
     .to_f16 = to_f16,
@@ -301,6 +314,11 @@ const struct cpu_kernels cpu_kernels_avx2_rows = {
     .soft = soft,
     .fold = fold,
     .scale = scale,
+    .conv = conv,
+    .unit = unit,
+    .mul = mul,
+    .exps = exps,
+    .product = product,
     .argmax = argmax,
     .expsum = expsum,
     .mass = mass,

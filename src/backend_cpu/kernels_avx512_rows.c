@@ -2,6 +2,7 @@
  *
  * Every lane does what ref does (kernels_ref_rows.c); tails are masked lanes of the same code. */
 #include "backend_cpu/kernels_avx512_attention.h"
+#include "backend_cpu/kernels_avx512_state.h"
 
 static void norm(const float *x, const float *w, float *y, uint32_t n, float eps, bool add, float scale)
 {
@@ -322,4 +323,6 @@ const struct cpu_kernels cpu_kernels_avx512_rows = {
     .mix_q8 = mix_q8,
     .soft = soft,
     .fold = fold,
+    .conv = conv,
+    .product = product,
 };

@@ -71,6 +71,12 @@ static void gated_gelu_erf(const float *gate, const float *up, float *y, uint32_
     }
 }
 
+static void gated_sigmoid(const float *gate, const float *up, float *y, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = (1.0f / (1.0f + math_expf(-gate[i]))) * up[i];
+}
+
 static void add(const float *x, float *y, uint32_t n, float x_scale, float y_scale)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -202,6 +208,53 @@ static void fold(float state[2], float *o, const float block[2], const float *o_
     state[1] = fmaf(state[1], a, block[1] * b);
     for (uint32_t e = 0; e < d; e++)
         o[e] = fmaf(o[e], a, o_block[e] * b);
+}
+
+/* ---- recurrent layers ---- */
+
+static void conv(const struct cpu_conv *job)
+{
+    for (uint32_t c = 0; c < job->n; c++) {
+        float s = 0;
+        for (uint32_t i = 0; i < job->taps; i++)
+            s = fmaf(job->w[i * job->w_step + c], job->in[i] ? job->in[i][c] : 0.0f, s);
+        if (job->bias)
+            s += job->bias[c];
+        job->out[c] = job->silu ? s / (1.0f + math_expf(-s)) : s;
+    }
+}
+
+static void unit(float *x, uint32_t n, float eps, float by)
+{
+    float lanes[16] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        lanes[i % 16] = fmaf(x[i], x[i], lanes[i % 16]);
+    float r = 1.0f / sqrtf(tree16(lanes) + eps);
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = (x[i] * r) * by;
+}
+
+static void mul(const float *x, float *y, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = x[i] * y[i];
+}
+
+static void exps(float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = math_expf(x[i]);
+}
+
+static void product(const struct cpu_product *job)
+{
+    for (uint32_t i = 0; i < job->m; i++)
+        for (uint32_t c = 0; c < job->n; c++) {
+            float *out = job->out + i * job->out_step + c, s = job->carry ? *out : 0;
+            for (uint32_t k = 0; k < job->k; k++)
+                s = fmaf(job->a[i * job->a_step + k], job->b[k * job->b_step + c], s);
+            *out = s;
+        }
 }
 
 /* ---- sampling ---- */

@@ -1,7 +1,7 @@
 /* backend_ref/ref_int.h - inside the reference backend only.
  *
  * ref_device.c: the device, its queue of records, memory, weights.  ref_ops.c: what every op means.  ref_attention.c: pages and
- * attention.  ref_sample.c: sample_rows.  Run functions return 0 or ERR_X; the first failure is kept until the next event_wait. */
+ * attention.  ref_state.c: recurrent layers.  ref_sample.c: sample_rows.  Run functions return 0 or ERR_X; the first failure is kept until the next event_wait. */
 #ifndef RH_REF_INT_H
 #define RH_REF_INT_H
 

@@ -155,6 +155,8 @@ static float activate(enum act act, float x)
         return 0.5f * x * (1 + math_tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
     case ACT_GELU_ERF:
         return 0.5f * x * (1 + math_erff(x * 0.7071067812f));
+    case ACT_SIGMOID:
+        return 1 / (1 + math_expf(-x));
     case ACT_COUNT:
         break;
     }

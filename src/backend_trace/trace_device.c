@@ -271,7 +271,7 @@ static int op_attention_list(struct device *d, const struct op_attention *op)
 
 static int op_gated_list(struct device *d, const struct op_gated *op)
 {
-    static const char *const names[ACT_COUNT] = {"silu", "gelu_tanh", "gelu_erf"};
+    static const char *const names[ACT_COUNT] = {"silu", "gelu_tanh", "gelu_erf", "sigmoid"};
     buf_printf(&d->text, "gated %s", names[op->act]);
     put_tensor(d, "y", &op->y);
     return end_line(d);
@@ -299,6 +299,37 @@ static int op_gather_list(struct device *d, const struct op_gather *op)
     buf_z(&d->text, "gather");
     put_tensor(d, "x", &op->x);
     put_tensor(d, "y", &op->y);
+    return end_line(d);
+}
+
+static void put_state(struct device *d, const struct state_layer *l)
+{
+    const struct state_shape *s = &l->shape;
+    buf_printf(&d->text, " state[%u heads, %u channels, %u taps, block of %u", s->heads, s->channels, s->taps, s->anchor);
+    if (s->values)
+        buf_printf(&d->text, ", %u values of %ux%u", s->values, s->d_k, s->d_v);
+    buf_char(&d->text, ']');
+}
+
+static int op_short_conv_list(struct device *d, const struct op_short_conv *op)
+{
+    buf_z(&d->text, "short_conv");
+    put_tensor(d, "x", &op->x);
+    put_tensor(d, "y", &op->y);
+    put_state(d, op->layer);
+    buf_printf(&d->text, " spans=%u", op->span_count);
+    buf_z(&d->text, op->bias ? " bias" : "");
+    return end_line(d);
+}
+
+static int op_delta_net_list(struct device *d, const struct op_delta_net *op)
+{
+    buf_z(&d->text, "delta_net");
+    put_tensor(d, "qkv", &op->qkv);
+    put_tensor(d, "y", &op->y);
+    put_state(d, op->layer);
+    buf_printf(&d->text, " spans=%u eps=%.9g", op->span_count, (double)op->eps);
+    buf_z(&d->text, op->tiled ? " tiled" : "");
     return end_line(d);
 }
 

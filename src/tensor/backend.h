@@ -36,6 +36,7 @@ struct device_reserve {
     uint32_t heads_max, head_dim_max;
     uint32_t context_max;    /* positions a sequence may reach */
     uint32_t logit_rows_max, vocab_max;
+    uint32_t state_dim_max;  /* widest d_k or d_v of a delta net; 0: none */
 };
 
 enum weight_use { WEIGHT_LINEAR = 1, WEIGHT_EMBED = 2 };

@@ -217,6 +217,46 @@ int op_gather(struct device *d, const struct op_gather *op, struct err *err)
     return ENQUEUE(gather);
 }
 
+static int need_state(const char *op, const struct state_layer *l, bool delta, struct err *err)
+{
+    TRY(need_pointer(op, "layer", l, err));
+    TRY(need_pointer(op, "parts of the layer", l->parts, err));
+    const struct state_shape *s = &l->shape;
+    if (!state_shape_valid(s) || (s->values != 0) != delta || (!delta && s->heads != 1))
+        return err_set(err, ERR_INTERNAL, "op %s: state of %u heads, %u channels, %u taps, %u values", op, s->heads, s->channels, s->taps,
+                       s->values);
+    return 0;
+}
+
+int op_short_conv(struct device *d, const struct op_short_conv *op, struct err *err)
+{
+    TRY(need_state("short_conv", op->layer, false, err));
+    uint32_t channels = op->layer->shape.channels;
+    TRY(need_tensor("short_conv", "x", &op->x, op->x.rows, 3 * channels, err));
+    TRY(need_tensor("short_conv", "y", &op->y, op->x.rows, channels, err));
+    NEED("short_conv", op->x.data != op->y.data, "y is its own input");
+    TRY(need_pointer("short_conv", "w", op->w, err));
+    TRY(need_spans("short_conv", op->spans, op->span_count, op->tables, err));
+    return op->span_count ? ENQUEUE(short_conv) : 0;
+}
+
+int op_delta_net(struct device *d, const struct op_delta_net *op, struct err *err)
+{
+    TRY(need_state("delta_net", op->layer, true, err));
+    const struct state_shape *s = &op->layer->shape;
+    uint32_t rows = op->qkv.rows, values = s->heads * s->values;
+    TRY(need_tensor("delta_net", "qkv", &op->qkv, rows, s->heads * s->channels, err));
+    TRY(need_tensor("delta_net", "a", &op->a, rows, values, err));
+    TRY(need_tensor("delta_net", "b", &op->b, rows, values, err));
+    TRY(need_tensor("delta_net", "y", &op->y, rows, values * s->d_v, err));
+    NEED("delta_net", op->qkv.data != op->y.data, "y is its own input");
+    TRY(need_pointer("delta_net", "conv", op->conv, err));
+    TRY(need_pointer("delta_net", "rate", op->rate, err));
+    TRY(need_pointer("delta_net", "dt_bias", op->dt_bias, err));
+    TRY(need_spans("delta_net", op->spans, op->span_count, op->tables, err));
+    return op->span_count ? ENQUEUE(delta_net) : 0;
+}
+
 int op_sample_rows(struct device *d, const struct op_sample_rows *op, struct err *err)
 {
     TRY(need_tensor("sample_rows", "logits", &op->logits, op->logits.rows, op->logits.cols, err));

@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { STATE_ANCHOR = 64 }; /* C of gated delta nets: part of the numeric identity */
+enum { STATE_ANCHOR = 64, STATE_ANCHOR_CONV = 32 }; /* C of delta nets, of short convolutions: part of the numeric identity */
 enum { STATE_ANCHOR_MAX = 64, STATE_TAPS_MAX = 16, STATE_DIM_MAX = 256 };
 
 struct state_shape {

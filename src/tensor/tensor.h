@@ -20,7 +20,7 @@ struct device;  /* one backend instance: its memory, its in-order queue */
 struct weight;  /* a prepared weight; layout is the backend's own */
 
 /* Activation functions of the gated MLP: out = f(gate) * up. */
-enum act { ACT_SILU, ACT_GELU_TANH, ACT_GELU_ERF, ACT_COUNT };
+enum act { ACT_SILU, ACT_GELU_TANH, ACT_GELU_ERF, ACT_SIGMOID, ACT_COUNT };
 
 /* Which elements of a head rope turns together. */
 enum rope_pairing {

@@ -312,6 +312,145 @@ static inline void case_attention(struct bench *b, struct outcome *out, const st
     keep_tensor(out, &op.y);
 }
 
+/* ---- recurrent layers ---- */
+
+enum cut { CUT_WHOLE, CUT_ONES, CUT_SEVENS, CUT_REFUSED, CUT_COUNT };
+
+struct state_case {
+    struct state_layer layer;
+    uint32_t *tables; /* ids of the first sequence's blocks, then of the second's */
+    uint32_t blocks;  /* of each */
+};
+
+/* Blocks of two sequences of `positions`. */
+static inline struct state_case state_new(struct bench *b, struct state_shape shape, uint32_t positions)
+{
+    struct state_layout lay;
+    state_layout(&shape, &lay);
+    struct state_case s = {.layer = {.shape = shape}, .blocks = positions / shape.anchor + 1};
+    uint32_t count = 2 * s.blocks + 1;
+    size_t bytes = 64 + lay.size_bytes;
+    struct state_part *parts = bench_new(b, shape.heads * sizeof *parts);
+    for (uint32_t h = 0; h < shape.heads; h++) {
+        unsigned char **pages = bench_new(b, count * sizeof *pages), *memory = bench_new(b, count * bytes);
+        memset(memory, 0xff, count * bytes);
+        for (uint32_t i = 0; i < count; i++)
+            pages[i] = memory + i * bytes;
+        parts[h] = (struct state_part){pages, 64};
+    }
+    s.layer.parts = parts;
+    s.tables = bench_new(b, 2 * s.blocks * sizeof *s.tables);
+    for (uint32_t i = 0; i < 2 * s.blocks; i++)
+        s.tables[i] = 2 * s.blocks - i;
+    return s;
+}
+
+/* The op of the case over the step's spans; rows of x are [first, first + rows) of the text. */
+struct state_op {
+    struct op_short_conv conv;
+    struct op_delta_net delta;
+    struct tensor qkv, a, b; /* what the op overwrites, as it was */
+    bool is_delta;
+};
+
+static inline void tensor_copy(const struct tensor *to, const struct tensor *from, uint32_t first, uint32_t rows)
+{
+    for (uint32_t r = 0; r < rows; r++)
+        memcpy((float *)to->data + (size_t)(first + r) * to->stride, (const float *)from->data + (size_t)(first + r) * from->stride,
+               to->cols * sizeof(float));
+}
+
+/* `first` rows of the text come before the step's; `wrong`: other values in their place, to be refused. */
+static inline void state_step(struct bench *b, struct state_op *o, const struct kv_span *spans, uint32_t count, uint32_t first, uint32_t rows,
+                              float wrong)
+{
+    struct err err = {0};
+    struct tensor *x = o->is_delta ? &o->delta.qkv : &o->conv.x;
+    tensor_copy(x, &o->qkv, first, rows);
+    for (uint32_t r = 0; wrong != 0 && r < rows; r++)
+        ((float *)x->data)[(size_t)(first + r) * x->stride] += wrong;
+    if (o->is_delta) {
+        tensor_copy(&o->delta.a, &o->a, first, rows);
+        tensor_copy(&o->delta.b, &o->b, first, rows);
+        o->delta.spans = spans, o->delta.span_count = count;
+        must(op_delta_net(b->d, &o->delta, &err), &err);
+    } else {
+        o->conv.spans = spans, o->conv.span_count = count;
+        must(op_short_conv(b->d, &o->conv, &err), &err);
+    }
+    bench_wait(b);
+}
+
+/* `rows` rows of one sequence, cut as the variant says, and five of another beside its first step. */
+static inline void state_run(struct bench *b, struct outcome *out, const struct row_case *c, struct state_case *s, struct state_op *o)
+{
+    const uint32_t anchor = s->layer.shape.anchor, others = 5, block = (c->rows - 1) / anchor;
+    struct kv_span *spans = bench_new(b, (c->rows + 1) * sizeof *spans);
+    uint32_t n = 0, kept[64];
+    memcpy(kept, s->tables, s->blocks * sizeof *kept);
+    if (c->variant == CUT_WHOLE || c->variant == CUT_ONES) {
+        uint32_t cut = c->variant == CUT_ONES ? 1 : c->rows;
+        for (uint32_t i = 0; c->variant == CUT_WHOLE && i < block; i++)
+            s->tables[i] = 0; /* passed by */
+        for (uint32_t at = 0; at < c->rows; at += cut)
+            spans[n++] = (struct kv_span){at, cut, at, 0};
+        spans[n++] = (struct kv_span){c->rows, others, 0, s->blocks};
+        state_step(b, o, spans, n, 0, c->rows + others, 0);
+    } else {
+        for (uint32_t at = 0; at < c->rows; at += 7) {
+            uint32_t take = c->rows - at < 7 ? c->rows - at : 7, more = c->variant == CUT_REFUSED ? anchor + 1 : 0;
+            more = at + more < c->rows ? more : 0;
+            spans[0] = (struct kv_span){at, more, at, 0};
+            if (more)
+                state_step(b, o, spans, 1, at, more, 0.5f);
+            spans[0] = (struct kv_span){at, take, at, 0};
+            state_step(b, o, spans, 1, at, take, 0);
+        }
+        spans[0] = (struct kv_span){c->rows, others, 0, s->blocks};
+        state_step(b, o, spans, 1, c->rows, others, 0);
+    }
+    keep_tensor(out, o->is_delta ? &o->delta.y : &o->conv.y);
+    struct state_layout lay; /* the state the last block starts from */
+    state_layout(&s->layer.shape, &lay);
+    const struct state_part *part = &s->layer.parts[s->layer.shape.heads - 1];
+    const float *last = (const float *)(const void *)(part->pages[kept[block]] + part->offset);
+    size_t size = (size_t)s->layer.shape.values * s->layer.shape.d_k * s->layer.shape.d_v;
+    if (block) {
+        keep(out, PART_FLOATS, last + lay.tail, (size_t)(s->layer.shape.taps - 1) * s->layer.shape.channels * sizeof(float));
+        keep(out, PART_FLOATS, last + lay.state, size * sizeof(float));
+    }
+}
+
+static inline void case_short_conv(struct bench *b, struct outcome *out, const struct row_case *c)
+{
+    uint32_t rows = c->rows + 5;
+    struct state_case s = state_new(b, (struct state_shape){.anchor = c->m, .heads = 1, .channels = c->cols, .taps = c->n}, c->rows);
+    struct state_op o = {.qkv = bench_tensor(b, rows, 3 * c->cols, 1)};
+    o.conv = (struct op_short_conv){.x = bench_tensor(b, rows, 3 * c->cols, 1), .y = bench_tensor(b, rows, c->cols, 1),
+                                    .w = bench_floats(b, (size_t)c->n * c->cols, 1), .bias = c->window ? bench_floats(b, c->cols, 1) : NULL,
+                                    .layer = &s.layer, .tables = s.tables};
+    state_run(b, out, c, &s, &o);
+}
+
+static inline void case_delta_net(struct bench *b, struct outcome *out, const struct row_case *c)
+{
+    uint32_t rows = c->rows + 5, values = c->heads, heads = c->kv_heads, all = heads * values;
+    struct state_shape shape = {.anchor = c->m, .heads = heads, .channels = 2 * c->d_k + values * c->d_v, .taps = c->n, .values = values,
+                                .d_k = c->d_k, .d_v = c->d_v};
+    struct state_case s = state_new(b, shape, c->rows);
+    uint32_t cols = heads * shape.channels;
+    struct state_op o = {.qkv = bench_tensor(b, rows, cols, 1), .a = bench_tensor(b, rows, all, 2), .b = bench_tensor(b, rows, all, 2),
+                         .is_delta = true};
+    float *rate = bench_floats(b, all, 1);
+    for (uint32_t i = 0; i < all; i++)
+        rate[i] = -expf(rate[i] * 3 + (i % 2 ? 0 : -3)); /* from hardly forgetting to forgetting at once */
+    o.delta = (struct op_delta_net){.qkv = bench_tensor(b, rows, cols, 1), .a = bench_tensor(b, rows, all, 1), .b = bench_tensor(b, rows, all, 1),
+                                    .y = bench_tensor(b, rows, all * c->d_v, 1), .conv = bench_floats(b, (size_t)c->n * cols, 0.7f),
+                                    .rate = rate, .dt_bias = bench_floats(b, all, 1), .eps = 1e-6f, .tiled = c->window != 0,
+                                    .layer = &s.layer, .tables = s.tables};
+    state_run(b, out, c, &s, &o);
+}
+
 /* The list.  Returns how many; fills `cases` when it is not NULL. */
 static inline size_t row_cases(struct row_case *cases)
 {
@@ -374,6 +513,16 @@ static inline size_t row_cases(struct row_case *cases)
          .k = KV_F16, .v = KV_F16, .a = 0.125f)
     CASE("attention 4096", 3e-6, case_attention, .rows = 1, .n = 4096, .m = 9, .heads = 3, .kv_heads = 3, .d_k = 64, .d_v = 64, .k = KV_F16,
          .v = KV_F16, .a = 0.125f)
+    static const uint32_t anchors[] = {8, 16, 32, 64};
+    for (size_t i = 0; i < 4; i++)
+        for (int v = 0; v < CUT_COUNT; v++) {
+            CASE("short_conv", 1e-6, case_short_conv, .rows = 100, .cols = i % 2 ? 200 : 37, .n = 3 + (uint32_t)i % 2, .m = anchors[i],
+                 .window = i > 1, .variant = v)
+            CASE("delta_net", 3e-6, case_delta_net, .rows = 150, .n = 4, .m = anchors[i], .heads = 1 + (uint32_t)i % 2, .kv_heads = 2,
+                 .d_k = 32, .d_v = i == 1 ? 64 : 32, .window = i % 2, .variant = v)
+            CASE("delta_net", 3e-6, case_delta_net, .rows = 140, .n = 4, .m = anchors[i], .heads = i == 2 ? 3 : 2, .kv_heads = i == 3 ? 3 : 1,
+                 .d_k = i == 0 ? 40 : 128, .d_v = i == 0 ? 24 : 128, .window = i == 3, .variant = v)
+        }
 #undef CASE
     return n;
 }
@@ -382,7 +531,7 @@ static inline size_t row_cases(struct row_case *cases)
 static inline struct device_reserve row_cases_reserve(void)
 {
     return (struct device_reserve){.rows_max = 128, .cols_max = 4096, .heads_max = 64, .head_dim_max = 512, .context_max = 8192,
-                                   .logit_rows_max = 16, .vocab_max = 40000};
+                                   .logit_rows_max = 16, .vocab_max = 40000, .state_dim_max = 128};
 }
 
 static inline void row_case_run(struct bench *b, const struct row_case *c, size_t index, struct outcome *out)

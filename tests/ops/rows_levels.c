@@ -64,6 +64,14 @@ static void check_variants(struct device *d, const struct row_case *c, size_t i)
             compare("attention, other spans", "ref", 1, &whole, &other);
             outcome_free(&other);
         }
+    } else if (c->run == case_short_conv || c->run == case_delta_net) {
+        for (int v = 0; v < CUT_COUNT; v++) {
+            struct row_case cut = *c;
+            cut.variant = v;
+            row_case_run(&b, &cut, i, &other);
+            compare(c->run == case_delta_net ? "delta_net, other spans" : "short_conv, other spans", "ref", 1, &whole, &other);
+            outcome_free(&other);
+        }
     }
     outcome_free(&whole);
     bench_reset(&b, 0);
