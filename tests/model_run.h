@@ -63,8 +63,8 @@ static inline int run_open(struct run *r, const char *path, const struct run_con
     return rc;
 }
 
-/* One span of one sequence as a step of its own; logits of its rows from `out_first` on. */
-static inline int run_span(struct run *r, struct kv_seq *seq, const uint32_t *ids, uint32_t n, uint32_t out_first, float *logits,
+/* One span of one sequence as a step of its own, not committed; logits of its rows from `out_first` on. */
+static inline int run_rows(struct run *r, struct kv_seq *seq, const uint32_t *ids, uint32_t n, uint32_t out_first, float *logits,
                            struct err *err)
 {
     int rc = kv_extend(r->kv, seq, n, err);
@@ -82,6 +82,13 @@ static inline int run_span(struct run *r, struct kv_seq *seq, const uint32_t *id
     if (rc == 0 && device_backend(r->device) == &backend_cpu && mem_request_count() != heap) {
         rc = err_set(err, ERR_INTERNAL, "the step took %lld blocks of heap", (long long)(mem_request_count() - heap));
     }
+    return rc;
+}
+
+static inline int run_span(struct run *r, struct kv_seq *seq, const uint32_t *ids, uint32_t n, uint32_t out_first, float *logits,
+                           struct err *err)
+{
+    int rc = run_rows(r, seq, ids, n, out_first, logits, err);
     return rc != 0 ? rc : kv_commit(r->kv, seq, ids, n, err);
 }
 

@@ -79,6 +79,7 @@ int kv_commit(struct kv *kv, struct kv_seq *s, const uint32_t *ids, uint32_t cou
 int kv_rewind(struct kv *kv, struct kv_seq *s, uint32_t position, struct err *err);
 
 uint32_t kv_seq_covered(const struct kv_seq *s);
+uint32_t kv_seq_room(const struct kv_seq *s); /* rows kv_extend took room for, covered ones included */
 const uint32_t *kv_seq_ids(const struct kv_seq *s); /* the covered ids */
 uint32_t kv_seq_oldest(const struct kv_seq *s);     /* lowest position every group can be rewound to */
 

@@ -235,6 +235,10 @@ void kv_close(struct kv *kv)
     if (kv == NULL) {
         return;
     }
+    uint64_t event = 0; /* a step that was given up may have left copies in the queue */
+    if (kv->groups != NULL && kv->backend->event_record(kv->device, &event) == 0) {
+        kv->backend->event_wait(kv->device, event, NULL);
+    }
     while (kv->seqs != NULL) {
         kv_seq_free(kv, kv->seqs);
     }

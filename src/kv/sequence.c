@@ -320,6 +320,11 @@ uint32_t kv_seq_covered(const struct kv_seq *s)
     return s->covered;
 }
 
+uint32_t kv_seq_room(const struct kv_seq *s)
+{
+    return s->room;
+}
+
 const uint32_t *kv_seq_ids(const struct kv_seq *s)
 {
     return s->ids;

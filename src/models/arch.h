@@ -3,7 +3,8 @@
  * models.c    open, close, inspect; the list of architectures
  * config.c    config.json -> hparams;   metadata.c  GGUF metadata -> hparams
  * source.c    tensors of either file kind under one name;   bind.c  the bind tables -> prepared weights
- * rope.c      inverse frequencies;   decoder.c  the pre-norm transformer layer;   driver.c  one step
+ * rope.c      inverse frequencies;   decoder.c  the pre-norm transformer layer;   recurrent.c  its recurrent blocks
+ * driver.c    one step
  * defaults.c  sampling defaults and end ids
  * <arch>.c    one architecture each: names, defaults, what differs, bind table
  *
@@ -16,7 +17,7 @@
 #include "models/hparams.h"
 #include "models/model.h"
 
-#define ARCH_LIST(X) X(llama) X(mistral) X(qwen2) X(qwen3) X(phi3) X(granite) X(gemma3)
+#define ARCH_LIST(X) X(llama) X(mistral) X(qwen2) X(qwen3) X(phi3) X(granite) X(gemma3) X(lfm2) X(qwen3_5)
 
 enum { MODEL_NAME_MAX = 192 };
 
@@ -24,18 +25,28 @@ enum { MODEL_NAME_MAX = 192 };
 
 enum model_weight { W_EMBED, W_HEAD, MODEL_WEIGHTS };
 enum model_vec { V_FINAL_NORM, V_ROPE_FREQS, V_ROPE_LONG, V_ROPE_SHORT, MODEL_VECS };
-enum layer_weight { W_Q, W_K, W_V, W_O, W_GATE, W_UP, W_DOWN, LAYER_WEIGHTS };
+enum layer_weight {
+    W_Q, W_K, W_V, W_O, W_GATE, W_UP, W_DOWN,
+    W_Q_GATE,                                  /* gate of attention's output */
+    W_STATE_IN, W_STATE_GATE, W_STATE_A, W_STATE_B, W_STATE_OUT, /* recurrent layers */
+    LAYER_WEIGHTS
+};
 enum layer_vec {
     V_ATTN_NORM, V_FFN_NORM, V_POST_ATTN_NORM, V_POST_FFN_NORM, V_Q_NORM, V_K_NORM,
-    V_Q_BIAS, V_K_BIAS, V_V_BIAS, V_O_BIAS, V_GATE_BIAS, V_UP_BIAS, V_DOWN_BIAS, LAYER_VECS
+    V_Q_BIAS, V_K_BIAS, V_V_BIAS, V_O_BIAS, V_GATE_BIAS, V_UP_BIAS, V_DOWN_BIAS,
+    V_STATE_CONV, V_STATE_RATE, V_STATE_DT, V_STATE_NORM, /* recurrent layers */
+    LAYER_VECS
 };
 
 enum bind_kind { BIND_WEIGHT, BIND_VEC, BIND_LAYER_WEIGHT, BIND_LAYER_VEC, BIND_IGNORED };
+enum bind_layers { LAYERS_ALL, LAYERS_ATTENTION, LAYERS_RECURRENT };
+enum bind_map { MAP_NONE, MAP_NEG_EXP }; /* of a Hugging Face vector: -exp(x), as GGUF files have it */
 enum bind_split { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLS, SPLIT_HEADS };
 
 /* shapes as expressions over hparams */
 enum model_dim {
-    DIM_0, DIM_1, DIM_HIDDEN, DIM_FFN, DIM_2_FFN, DIM_VOCAB, DIM_Q, DIM_KV, DIM_Q_KV, DIM_QKV, DIM_HEAD, DIM_ROT_HALF
+    DIM_0, DIM_1, DIM_HIDDEN, DIM_FFN, DIM_2_FFN, DIM_VOCAB, DIM_Q, DIM_KV, DIM_Q_KV, DIM_QKV, DIM_HEAD, DIM_ROT_HALF,
+    DIM_2_Q, DIM_2_HEAD, DIM_TAPS, DIM_CHANNELS, DIM_STATE_COLS, DIM_STATE_OUT, DIM_STATE_VALUES, DIM_STATE_HEAD
 };
 uint32_t hparams_dim(const struct hparams *hp, enum model_dim d);
 
@@ -44,11 +55,14 @@ struct bind {
     enum bind_kind kind;
     uint32_t slot;              /* of the kind's enum */
     const char *gguf, *hf;      /* name patterns, %u = layer; NULL: not in files of that kind; ignored: a prefix */
-    enum model_dim rows, cols;  /* vectors: rows */
+    enum model_dim rows, cols;  /* vectors: rows; of a convolution rows x taps, transposed when read */
     enum model_dim first, of;   /* fused: first row, rows of the whole tensor (DIM_0 = the whole is bound) */
+    enum model_dim group;       /* fused group by group: rows of a group, `first` counts in it (DIM_0 = one run of rows) */
     uint32_t when, unless;      /* enum hparam_flag: all of when, none of unless */
     enum bind_split split;
     bool norm;                  /* norm_shift applies */
+    enum bind_layers layers;
+    enum bind_map map;
 };
 
 /* ---- architectures ---- */
@@ -85,7 +99,7 @@ struct config_reader {
 int config_read_common(struct hparams *hp, const struct config_reader *cfg, struct err *err);
 /* rope_parameters, or rope_theta with rope_scaling, into `set`; `part` names a layer type inside rope_parameters or is NULL. */
 int config_read_rope(struct hparams *hp, uint32_t set, const struct config_reader *cfg, const char *part, struct err *err);
-/* layer_types -> hp->sliding; `known` false when the key is absent. */
+/* layer_types -> hp->sliding and hp->recurrent; `known` false when the key is absent. */
 int config_read_layer_types(struct hparams *hp, const struct config_reader *cfg, bool *known, struct err *err);
 /* Every key known by name? */
 int config_check_keys(const struct config_reader *cfg, const struct arch *arch, struct err *err);
@@ -117,8 +131,8 @@ void source_close(struct source *s);
 bool source_has(const struct source *s, const char *name);
 /* `name` without ".weight"; marks it. */
 int source_weight(struct source *s, const char *name, struct weight_src *out, struct err *err);
-/* `name` whole; `count` values to f32; marks it. */
-int source_vec(struct source *s, const char *name, uint32_t count, float *out, enum dtype *type_out, struct err *err);
+/* `name` whole; rows * cols values to f32; marks it.  cols > 1: a matrix, which may have a middle dimension of 1. */
+int source_vec(struct source *s, const char *name, uint32_t rows, uint32_t cols, float *out, enum dtype *type_out, struct err *err);
 void source_drop(struct source *s); /* the pages of all that is bound will not be read again */
 void source_ignore(struct source *s, const char *prefix, bool suffix);
 int source_check_marks(const struct source *s, struct err *err); /* names the first tensor nobody bound */
@@ -140,6 +154,8 @@ struct step {
     struct kv_span *spans;
     uint32_t *tables;                               /* [groups][tables_cap] */
     struct tensor x, normed, q, k, v, att, gate, up, block, out, logits;
+    struct tensor q_gate;                           /* HP_ATTN_GATE */
+    struct tensor state_in, state_gate, state_a, state_b, state_out; /* recurrent layers */
     struct tensor rope[MODEL_ROPE_SETS];
     /* host */
     uint32_t *host_ids, *host_positions, *host_out_rows, *host_tables;
@@ -184,6 +200,10 @@ int rope_frequencies(const struct rope_params *p, uint32_t context_train, uint32
 
 /* decoder.c */
 int decoder_layer(struct model *m, uint32_t layer, struct err *err);
+/* stream += scale * [post] (W x + bias) */
+int decoder_output(struct model *m, struct weight *w, const float *bias, struct tensor x, const float *post, struct err *err);
+/* recurrent.c: what stands in attention's place */
+int recurrent_block(struct model *m, uint32_t layer, struct err *err);
 /* driver.c */
 int step_open(struct model *m, struct err *err);
 void step_close(struct model *m);

@@ -4,6 +4,7 @@
  * With plan_only the same walk sizes and checks everything, and nothing is prepared. */
 #include "models/arch.h"
 
+#include "base/math.h"
 #include "base/mem.h"
 
 #include <stdio.h>
@@ -19,6 +20,16 @@ static bool bind_holds(const struct model *m, const struct bind *b)
 static uint32_t bind_times(const struct model *m, const struct bind *b)
 {
     return b->kind == BIND_LAYER_WEIGHT || b->kind == BIND_LAYER_VEC ? m->hp.layers : 1;
+}
+
+static bool bind_in_layer(const struct model *m, const struct bind *b, uint32_t layer)
+{
+    return b->layers == LAYERS_ALL || (b->layers == LAYERS_RECURRENT) == (m->hp.recurrent[layer] != 0);
+}
+
+static uint32_t vec_count(const struct model *m, const struct bind *b)
+{
+    return hparams_dim(&m->hp, b->rows) * hparams_dim(&m->hp, b->cols);
 }
 
 static void bind_name(const struct model *m, const struct bind *b, uint32_t layer, char out[MODEL_NAME_MAX])
@@ -48,6 +59,7 @@ static int flags_check(const struct model *m, struct err *err)
                  {HP_O_BIAS, "a bias of the attention output"},
                  {HP_MLP_BIAS, "MLP biases"},
                  {HP_QK_NORM, "norms of q and k"},
+                 {HP_ATTN_GATE, "a gate of the attention output"},
                  {HP_FUSED_QKV, "q, k and v in one tensor"},
                  {HP_FUSED_GATE_UP, "gate and up in one tensor"}};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -64,6 +76,12 @@ static int flags_check(const struct model *m, struct err *err)
 
 /* ---- weights ---- */
 
+/* Bytes of a row's scales (or biases); 0 when they are part of the row. */
+static size_t scale_row_bytes(const struct weight_src *src)
+{
+    return src->type == DTYPE_MLX ? (size_t)(src->cols / src->group) * (src->scale_type == DTYPE_F32 ? 4 : 2) : 0;
+}
+
 static int weight_slice(const struct model *m, const struct bind *b, struct weight_src *src, struct err *err)
 {
     uint32_t rows = hparams_dim(&m->hp, b->rows), cols = hparams_dim(&m->hp, b->cols);
@@ -73,11 +91,40 @@ static int weight_slice(const struct model *m, const struct bind *b, struct weig
                        src->rows, src->cols);
     }
     src->rows = rows;
+    if (b->group != DIM_0) {
+        return 0; /* weight_gather */
+    }
     src->data = (const unsigned char *)src->data + (size_t)first * src->row_bytes;
     if (src->type == DTYPE_MLX) {
-        size_t row = (size_t)(cols / src->group) * (src->scale_type == DTYPE_F32 ? 4 : 2);
+        size_t row = scale_row_bytes(src);
         src->scales = (const unsigned char *)src->scales + first * row;
         src->biases = (const unsigned char *)src->biases + first * row;
+    }
+    return 0;
+}
+
+/* The bound rows of every group, one after the other in memory of their own (given back by the caller). */
+static int weight_gather(const struct model *m, const struct bind *b, struct weight_src *src, unsigned char **memory, struct err *err)
+{
+    uint32_t group = hparams_dim(&m->hp, b->group), first = hparams_dim(&m->hp, b->first);
+    uint32_t groups = hparams_dim(&m->hp, b->of) / group, take = src->rows / groups;
+    const void **arrays[] = {&src->data, &src->scales, &src->biases};
+    const size_t row_bytes[] = {src->row_bytes, scale_row_bytes(src), scale_row_bytes(src)};
+    size_t total = 0, at = 0;
+    for (int i = 0; i < 3; i++) {
+        total += (size_t)src->rows * row_bytes[i];
+    }
+    unsigned char *p = *memory = mem_try_aligned(64, total);
+    if (p == NULL) {
+        return err_nomem(err, src->name, total);
+    }
+    for (int i = 0; i < 3 && row_bytes[i] != 0; i++) {
+        const unsigned char *from = *arrays[i];
+        for (uint32_t g = 0; g < groups; g++) {
+            memcpy(p + at + (size_t)g * take * row_bytes[i], from + ((size_t)g * group + first) * row_bytes[i], take * row_bytes[i]);
+        }
+        *arrays[i] = p + at;
+        at += (size_t)src->rows * row_bytes[i];
     }
     return 0;
 }
@@ -99,11 +146,7 @@ static void count_type(struct model *m, enum dtype type, bool whole, uint64_t el
 
 static uint64_t src_bytes(const struct weight_src *src)
 {
-    uint64_t bytes = src->rows * src->row_bytes;
-    if (src->type == DTYPE_MLX) {
-        bytes += 2ull * src->rows * (src->cols / src->group) * (src->scale_type == DTYPE_F32 ? 4 : 2);
-    }
-    return bytes;
+    return src->rows * (src->row_bytes + 2ull * scale_row_bytes(src));
 }
 
 /* Wait for the weights prepared so far.  Giving a file's pages back takes time, and they can be had back by whoever needs them: it is
@@ -149,11 +192,19 @@ static int bind_weight(struct model *m, const struct bind *b, uint32_t layer, bo
     bool embed = b->kind == BIND_WEIGHT && b->slot == W_EMBED, tied = (m->hp.flags & HP_TIED) != 0;
     unsigned use = embed ? WEIGHT_EMBED | (tied ? WEIGHT_LINEAR : 0u) : WEIGHT_LINEAR;
     rc = be->weight_plan(m->device, &src, use, &device_bytes, err);
+    unsigned char *gathered = NULL;
+    if (rc == 0 && !plan_only && b->group != DIM_0) {
+        rc = weight_gather(m, b, &src, &gathered, err);
+    }
     if (rc == 0 && !plan_only) {
         struct weight **slot = b->kind == BIND_WEIGHT ? &m->weights[b->slot] : &m->layers[layer].w[b->slot];
         rc = be->weight_prepare(m->device, &src, use, slot, err);
         m->unsettled_bytes += src_bytes(&src);
     }
+    if (rc == 0 && gathered != NULL) {
+        rc = weights_settle(m, false, err); /* the device reads from it until then */
+    }
+    mem_free(gathered);
     if (rc != 0) {
         return err_prefix(err, "tensor '%s'", name);
     }
@@ -173,7 +224,9 @@ static size_t vec_total(const struct model *m)
     for (uint32_t i = 0; i < m->arch->bind_count; i++) {
         const struct bind *b = &m->arch->binds[i];
         if ((b->kind == BIND_VEC || b->kind == BIND_LAYER_VEC) && bind_holds(m, b)) {
-            n += (size_t)vec_round(hparams_dim(&m->hp, b->rows)) * bind_times(m, b);
+            for (uint32_t l = 0; l < bind_times(m, b); l++) {
+                n += bind_in_layer(m, b, l) ? vec_round(vec_count(m, b)) : 0;
+            }
         }
     }
     return n + (size_t)MODEL_ROPE_SETS * vec_round(m->hp.head_dim);
@@ -188,15 +241,42 @@ static float *vec_take(struct model *m, uint32_t count, const float **device)
     return host;
 }
 
+/* What a Hugging Face file has otherwise than GGUF; a matrix [rows][cols] becomes [cols][rows]. */
+static int vec_transform(const struct model *m, const struct bind *b, float *x, struct err *err)
+{
+    uint32_t rows = hparams_dim(&m->hp, b->rows), cols = hparams_dim(&m->hp, b->cols);
+    for (uint32_t i = 0; b->map == MAP_NEG_EXP && m->hfdir != NULL && i < rows; i++) {
+        x[i] = -(float)math_expd((double)x[i]);
+    }
+    if (cols == 1) {
+        return 0;
+    }
+    float *copy = mem_try_array((size_t)rows * cols, sizeof *copy);
+    if (copy == NULL) {
+        return err_nomem(err, "transposed vector", (size_t)rows * cols * sizeof *copy);
+    }
+    memcpy(copy, x, (size_t)rows * cols * sizeof *copy);
+    for (uint32_t r = 0; r < rows; r++) {
+        for (uint32_t c = 0; c < cols; c++) {
+            x[(size_t)c * rows + r] = copy[(size_t)r * cols + c];
+        }
+    }
+    mem_free(copy);
+    return 0;
+}
+
 static int bind_vec(struct model *m, const struct bind *b, uint32_t layer, struct err *err)
 {
     char name[MODEL_NAME_MAX];
-    uint32_t count = hparams_dim(&m->hp, b->rows);
+    uint32_t count = vec_count(m, b);
     const float **slot = b->kind == BIND_VEC ? &m->vecs[b->slot] : &m->layers[layer].v[b->slot];
     float *host = vec_take(m, count, slot);
     bind_name(m, b, layer, name);
     enum dtype type = DTYPE_F32;
-    int rc = source_vec(&m->source, name, count, host, &type, err);
+    int rc = source_vec(&m->source, name, hparams_dim(&m->hp, b->rows), hparams_dim(&m->hp, b->cols), host, &type, err);
+    if (rc == 0) {
+        rc = vec_transform(m, b, host, err);
+    }
     for (uint32_t i = 0; rc == 0 && b->norm && i < count; i++) {
         host[i] += m->hp.norm_shift;
     }
@@ -249,6 +329,9 @@ static int bind_rows(struct model *m, bool plan_only, struct err *err)
             divisors = m->vec_host + m->vec_used;
         }
         for (uint32_t l = 0; l < bind_times(m, b); l++) {
+            if (!bind_in_layer(m, b, l)) {
+                continue;
+            }
             int rc = weight ? bind_weight(m, b, l, plan_only, err) : bind_vec(m, b, l, err);
             if (rc != 0) {
                 return rc;
@@ -268,6 +351,11 @@ int model_bind(struct model *m, bool plan_only, struct err *err)
     if (m->hfdir != NULL && (m->hp.flags & HP_TIED) != 0) {
         source_ignore(&m->source, "lm_head.", false); /* tied: a copy some files carry along */
         source_ignore(&m->source, "language_model.lm_head.", false);
+    }
+    for (uint32_t i = 0; i < m->hp.ignored_layers; i++) {
+        char prefix[32];
+        snprintf(prefix, sizeof prefix, "blk.%u.", m->hp.layers + i);
+        source_ignore(&m->source, prefix, false);
     }
     m->layers = mem_try_zero(m->hp.layers, sizeof *m->layers);
     m->vec_bytes = vec_total(m) * sizeof(float);

@@ -141,7 +141,8 @@ int config_read_layer_types(struct hparams *hp, const struct config_reader *cfg,
     for (uint32_t i = 0; i < hp->layers; i++) {
         struct str name = json_str(yyjson_arr_iter_next(&it));
         hp->sliding[i] = str_is(name, "sliding_attention");
-        if (!hp->sliding[i] && !str_is(name, "full_attention")) {
+        hp->recurrent[i] = hp->state.anchor != 0 && (str_is(name, "linear_attention") || str_is(name, "conv"));
+        if (!hp->sliding[i] && !hp->recurrent[i] && !str_is(name, "full_attention")) {
             return err_set(err, ERR_UNSUPPORTED, "%s: layer_types: '%.*s' is not supported", cfg->where, STR_ARG(name));
         }
     }
@@ -154,13 +155,16 @@ static const char *const rope_keys[] = {
     "rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
     "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate", "long_factor", "short_factor",
     "partial_rotary_factor", "finetuned", NULL};
+/* which of several positions a pair turns by: in text all are the same */
+static const char *const rope_keys_sections[] = {"mrope_section", "mrope_interleaved", NULL};
 
-static int rope_check_keys(yyjson_val *obj, const char *where, struct err *err)
+static int rope_check_keys(const struct rope_params *p, yyjson_val *obj, const char *where, struct err *err)
 {
     yyjson_obj_iter it;
     yyjson_obj_iter_init(obj, &it);
     for (yyjson_val *k = yyjson_obj_iter_next(&it); k != NULL; k = yyjson_obj_iter_next(&it)) {
-        if (!listed(rope_keys, json_str(k)) && !yyjson_is_null(yyjson_obj_iter_get_val(k))) {
+        bool known = listed(rope_keys, json_str(k)) || (p->sections && listed(rope_keys_sections, json_str(k)));
+        if (!known && !yyjson_is_null(yyjson_obj_iter_get_val(k))) {
             return err_set(err, ERR_UNSUPPORTED, "%s: rope parameter '%.*s' is not known", where, STR_ARG(json_str(k)));
         }
     }
@@ -224,7 +228,7 @@ static int rope_read_object(struct rope_params *p, yyjson_val *obj, const char *
     } numbers[] = {{"rope_theta", &p->theta}, {"factor", &p->factor}, {"low_freq_factor", &p->low_freq},
                    {"high_freq_factor", &p->high_freq}, {"beta_fast", &p->beta_fast}, {"beta_slow", &p->beta_slow},
                    {"attention_factor", &p->attention_factor}, {"mscale", &p->mscale}, {"mscale_all_dim", &p->mscale_all}};
-    int rc = rope_check_keys(obj, where, err);
+    int rc = rope_check_keys(p, obj, where, err);
     if (rc == 0) {
         rc = rope_read_kind(p, obj, where, err);
     }

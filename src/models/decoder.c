@@ -1,7 +1,7 @@
 /* models/decoder.c - one pre-norm transformer layer, with what its members differ in taken from hparams: biases, norms of q and
- * k, norms after each block, scales, soft cap, sliding window, two ropes.
+ * k, norms after each block, scales, soft cap, sliding window, two ropes, a gate of attention's output, recurrent layers.
  *
- *   x += scale * [post] Wo attention(rope [norm] Wq n(x), rope [norm] Wk n(x), Wv n(x))        n: RMS norm
+ *   x += scale * [post] Wo attention(rope [norm] Wq n(x), rope [norm] Wk n(x), Wv n(x)) [sigmoid(Wg n(x))]     n: RMS norm
  *   x += scale * [post] Wdown (act(Wgate n(x)) * Wup n(x)) */
 #include "models/arch.h"
 
@@ -10,8 +10,7 @@ static struct tensor rows_of(const struct model *m, struct tensor t)
     return tensor_rows(t, 0, m->step.rows);
 }
 
-/* y = W x into the stream, directly or through the norm behind the block. */
-static int block_output(struct model *m, struct weight *w, const float *bias, struct tensor x, const float *post, struct err *err)
+int decoder_output(struct model *m, struct weight *w, const float *bias, struct tensor x, const float *post, struct err *err)
 {
     const struct hparams *hp = &m->hp;
     struct tensor stream = rows_of(m, m->step.x), block = rows_of(m, m->step.block);
@@ -35,11 +34,13 @@ static int attention_block(struct model *m, uint32_t layer, struct err *err)
     const struct layer_weights *l = &m->layers[layer];
     const struct kv_layer *kv = kv_layer_view(m->step.kv, layer);
     const uint32_t *tables = m->step.tables + (size_t)kv_layer_group(m->step.kv, layer) * m->step.tables_cap;
-    bool sliding = m->kv_layers[layer].policy == KV_WINDOW;
+    bool sliding = m->kv_layers[layer].policy == KV_WINDOW, gated = (hp->flags & HP_ATTN_GATE) != 0;
+    struct tensor q_gate = gated ? rows_of(m, m->step.q_gate) : (struct tensor){0};
     struct tensor q = rows_of(m, m->step.q), k = rows_of(m, m->step.k), v = rows_of(m, m->step.v), att = rows_of(m, m->step.att);
-    struct op_norm_linear qkv = {.x = rows_of(m, m->step.x), .norm_w = l->v[V_ATTN_NORM], .eps = hp->eps, .n = 3,
-                                 .w = {l->w[W_Q], l->w[W_K], l->w[W_V]}, .bias = {l->v[V_Q_BIAS], l->v[V_K_BIAS], l->v[V_V_BIAS]},
-                                 .y = {q, k, v}, .scratch = rows_of(m, m->step.normed)};
+    struct op_norm_linear qkv = {.x = rows_of(m, m->step.x), .norm_w = l->v[V_ATTN_NORM], .eps = hp->eps,
+                                 .n = gated ? 4 : 3, .w = {l->w[W_Q], l->w[W_K], l->w[W_V], l->w[W_Q_GATE]},
+                                 .bias = {l->v[V_Q_BIAS], l->v[V_K_BIAS], l->v[V_V_BIAS]}, .y = {q, k, v, q_gate},
+                                 .scratch = rows_of(m, m->step.normed)};
     int rc = op_norm_linear(m->device, &qkv, err);
     if (rc != 0) {
         return rc;
@@ -66,7 +67,11 @@ static int attention_block(struct model *m, uint32_t layer, struct err *err)
         .q = q, .y = att, .n_heads = hp->heads, .layer = kv, .spans = m->step.spans, .span_count = m->step.span_count,
         .tables = tables, .scale = hp->attn_scale, .softcap = hp->attn_softcap, .window = sliding ? hp->window : 0};
     rc = op_attention(m->device, &attention, err);
-    return rc != 0 ? rc : block_output(m, l->w[W_O], l->v[V_O_BIAS], att, l->v[V_POST_ATTN_NORM], err);
+    if (rc == 0 && gated) {
+        struct op_gated gate = {.gate = q_gate, .up = att, .y = att, .act = ACT_SIGMOID};
+        rc = op_gated(m->device, &gate, err);
+    }
+    return rc != 0 ? rc : decoder_output(m, l->w[W_O], l->v[V_O_BIAS], att, l->v[V_POST_ATTN_NORM], err);
 }
 
 static int mlp_block(struct model *m, uint32_t layer, struct err *err)
@@ -90,11 +95,11 @@ static int mlp_block(struct model *m, uint32_t layer, struct err *err)
             rc = op_gated(m->device, &act, err);
         }
     }
-    return rc != 0 ? rc : block_output(m, l->w[W_DOWN], l->v[V_DOWN_BIAS], gate, l->v[V_POST_FFN_NORM], err);
+    return rc != 0 ? rc : decoder_output(m, l->w[W_DOWN], l->v[V_DOWN_BIAS], gate, l->v[V_POST_FFN_NORM], err);
 }
 
 int decoder_layer(struct model *m, uint32_t layer, struct err *err)
 {
-    int rc = attention_block(m, layer, err);
+    int rc = m->hp.recurrent[layer] ? recurrent_block(m, layer, err) : attention_block(m, layer, err);
     return rc != 0 ? rc : mlp_block(m, layer, err);
 }

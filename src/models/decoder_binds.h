@@ -13,12 +13,20 @@
     {.kind = BIND_LAYER_VEC, .slot = slot_, .gguf = "blk.%u." gguf_, .hf = "model.layers.%u." hf_, .rows = rows_, .cols = DIM_1, \
      __VA_ARGS__}
 
-/* embedding, head, final norm; what old files carry and nobody needs */
-#define BINDS_ENDS                                                                                                               \
+/* a recurrent layer's convolution */
+#define BIND_TAPS(gguf_, hf_)                                                                                                    \
+    {.kind = BIND_LAYER_VEC, .slot = V_STATE_CONV, .gguf = "blk.%u." gguf_, .hf = "model.layers.%u." hf_, .rows = DIM_CHANNELS,  \
+     .cols = DIM_TAPS, .layers = LAYERS_RECURRENT}
+
+#define BIND_EMBED_AND_HEAD                                                                                                      \
     {.kind = BIND_WEIGHT, .slot = W_EMBED, .gguf = "token_embd", .hf = "model.embed_tokens", .rows = DIM_VOCAB,                  \
      .cols = DIM_HIDDEN, .split = SPLIT_ROWS},                                                                                   \
     {.kind = BIND_WEIGHT, .slot = W_HEAD, .gguf = "output", .hf = "lm_head", .rows = DIM_VOCAB, .cols = DIM_HIDDEN,              \
-     .unless = HP_TIED, .split = SPLIT_ROWS},                                                                                    \
+     .unless = HP_TIED, .split = SPLIT_ROWS}
+
+/* embedding, head, final norm; what old files carry and nobody needs */
+#define BINDS_ENDS                                                                                                               \
+    BIND_EMBED_AND_HEAD,                                                                                                         \
     {.kind = BIND_VEC, .slot = V_FINAL_NORM, .gguf = "output_norm.weight", .hf = "model.norm.weight", .rows = DIM_HIDDEN,        \
      .cols = DIM_1, .norm = true},                                                                                               \
     {.kind = BIND_VEC, .slot = V_ROPE_FREQS, .gguf = "rope_freqs.weight", .rows = DIM_ROT_HALF, .cols = DIM_1,                   \

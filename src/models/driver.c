@@ -65,6 +65,17 @@ static size_t step_layout(struct step *s, const struct model *m, struct step_wal
     s->att = walk_tensor(w, rows, q);
     s->gate = walk_tensor(w, rows, hp->ffn);
     s->up = walk_tensor(w, rows, hp->ffn);
+    if ((hp->flags & HP_ATTN_GATE) != 0) {
+        s->q_gate = walk_tensor(w, rows, q);
+    }
+    if (model_state_cols(hp) != 0) {
+        uint32_t values = hp->state.heads * hp->state.values;
+        s->state_in = walk_tensor(w, rows, model_state_cols(hp));
+        s->state_gate = walk_tensor(w, rows, values * hp->state.d_v);
+        s->state_a = walk_tensor(w, rows, values);
+        s->state_b = walk_tensor(w, rows, values);
+        s->state_out = walk_tensor(w, rows, model_state_out(hp));
+    }
     for (uint32_t r = 0; r < hp->rope_sets; r++) {
         s->rope[r] = walk_tensor(w, rows, hp->rope[r].rot);
     }
@@ -95,9 +106,11 @@ void step_reserve_sizes(const struct model *m, struct device_reserve *out)
 {
     const struct hparams *hp = &m->hp;
     uint32_t q = model_q_cols(hp), widest = hp->hidden > hp->ffn ? hp->hidden : hp->ffn;
+    widest = model_state_out(hp) > widest ? model_state_out(hp) : widest;
     *out = (struct device_reserve){.rows_max = rows_max(m), .cols_max = widest > q ? widest : q, .heads_max = hp->heads,
                                    .head_dim_max = hp->head_dim, .context_max = m->context, .logit_rows_max = logit_rows_max(m),
-                                   .vocab_max = hp->vocab};
+                                   .vocab_max = hp->vocab,
+                                   .state_dim_max = hp->state.d_k > hp->state.d_v ? hp->state.d_k : hp->state.d_v};
 }
 
 int step_open(struct model *m, struct err *err)
@@ -158,10 +171,10 @@ static int span_check(const struct model *m, const struct span *sp, uint32_t ind
                        sp->row_count, rows, sp->out_first, m->step.rows_max);
     }
     uint64_t end = (uint64_t)sp->position + sp->row_count;
-    if (sp->position < kv_seq_covered(sp->seq) || end > (uint64_t)kv_table_len(sp->seq, 0) * KV_PAGE || end > m->context) {
-        return err_set(err, ERR_ARGUMENT, "span %u: positions %u to %llu: the sequence covers %u and has pages for %u", index,
+    if (sp->position < kv_seq_covered(sp->seq) || end > kv_seq_room(sp->seq) || end > m->context) {
+        return err_set(err, ERR_ARGUMENT, "span %u: positions %u to %llu: the sequence covers %u and has room for %u", index,
                        sp->position, (unsigned long long)end, kv_seq_covered(sp->seq),
-                       kv_table_len(sp->seq, 0) * (unsigned)KV_PAGE);
+                       kv_seq_room(sp->seq));
     }
     for (uint32_t r = 0; r < sp->row_count; r++) {
         if (sp->ids[r] >= m->hp.vocab) {

@@ -3,6 +3,7 @@
 #define RH_MODELS_HPARAMS_H
 
 #include "base/err.h"
+#include "tensor/state.h"
 #include "tensor/tensor.h"
 
 enum { MODEL_LAYERS_MAX = 512, MODEL_ROPE_PAIRS_MAX = 512, MODEL_ROPE_SETS = 2 };
@@ -20,6 +21,7 @@ struct rope_params {
     double attention_factor;      /* 0 = by the rule of the kind */
     double mscale, mscale_all;    /* yarn; 0 = absent */
     bool truncate;                /* yarn: whole correction dimensions */
+    bool sections;                /* the architecture may give a pair one of several positions: text has one */
     uint32_t factor_count;        /* longrope: entries of the two lists */
     float factors_short[MODEL_ROPE_PAIRS_MAX], factors_long[MODEL_ROPE_PAIRS_MAX];
 };
@@ -36,6 +38,7 @@ enum hparam_flag {
     HP_ROPE_FREQS = 1 << 7,    /* GGUF: a tensor of frequency divisors */
     HP_ROPE_LONG = 1 << 8,     /* GGUF: long and short factors as tensors */
     HP_POST_NORM = 1 << 9,     /* norms after attention and after the MLP */
+    HP_ATTN_GATE = 1 << 10,    /* attention's output times the sigmoid of a gate beside q */
 };
 
 struct hparams {
@@ -54,10 +57,17 @@ struct hparams {
     uint32_t rope_sets;        /* 1: every layer uses set 0 */
     uint32_t window;           /* 0 = no sliding layer */
     uint8_t sliding[MODEL_LAYERS_MAX];
+    struct state_shape state;  /* of recurrent layers; anchor 0: the architecture has none */
+    bool state_tiled;          /* value head v reads key head v mod heads (GGUF); else v / values */
+    uint8_t recurrent[MODEL_LAYERS_MAX];
+    uint32_t ignored_layers;   /* GGUF: blocks behind the last layer that a forward does not use */
 };
 
 uint32_t model_q_cols(const struct hparams *hp); /* heads * head_dim */
 uint32_t model_kv_cols(const struct hparams *hp);
+/* Recurrent layers: columns of what the convolution and the recurrence read, and of what they give; 0: the model has none. */
+uint32_t model_state_cols(const struct hparams *hp);
+uint32_t model_state_out(const struct hparams *hp);
 /* Ranges and divisibility of everything read. */
 int hparams_check(const struct hparams *hp, struct err *err);
 

@@ -119,6 +119,31 @@ static int refuse_variants(const struct metadata_reader *md, uint32_t value_leng
     return rc;
 }
 
+/* attention.head_count_kv: one number, or one a layer: 0 for recurrent layers, the same for all others. */
+static int read_kv_heads(struct hparams *hp, const struct metadata_reader *md, struct err *err)
+{
+    char key[128];
+    metadata_key(key, md, "attention.head_count_kv");
+    const struct gguf_value *v = gguf_value_find(md->gguf, key);
+    if (v == NULL || v->type != GGUF_ARRAY) {
+        return metadata_u32(md, "attention.head_count_kv", &hp->kv_heads, err);
+    }
+    if (v->count != hp->layers || hp->layers > MODEL_LAYERS_MAX) {
+        return err_set(err, ERR_FORMAT, "%s: expected %u entries, got %llu", key, hp->layers, (unsigned long long)v->count);
+    }
+    for (uint32_t i = 0; i < hp->layers; i++) {
+        int64_t n = 0;
+        int rc = gguf_array_i64(v, i, &n);
+        if (rc != 0 || n < 0 || n > 4096 || (n != 0 && hp->kv_heads != 0 && n != hp->kv_heads)) {
+            return err_set(err, ERR_UNSUPPORTED, "%s: layer %u has %lld, others %u: expected one number for all", key, i,
+                           (long long)n, hp->kv_heads);
+        }
+        hp->kv_heads = n != 0 ? (uint32_t)n : hp->kv_heads;
+        hp->recurrent[i] = n == 0;
+    }
+    return 0;
+}
+
 int metadata_read_common(struct hparams *hp, const struct metadata_reader *md, struct err *err)
 {
     uint32_t value_length = 0;
@@ -126,11 +151,13 @@ int metadata_read_common(struct hparams *hp, const struct metadata_reader *md, s
         const char *key;
         uint32_t *out;
     } sizes[] = {{"embedding_length", &hp->hidden}, {"block_count", &hp->layers}, {"attention.head_count", &hp->heads},
-                 {"attention.head_count_kv", &hp->kv_heads}, {"feed_forward_length", &hp->ffn},
-                 {"context_length", &hp->context_train}};
+                 {"feed_forward_length", &hp->ffn}, {"context_length", &hp->context_train}};
     int rc = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && rc == 0; i++) {
         rc = metadata_u32(md, sizes[i].key, sizes[i].out, err);
+    }
+    if (rc == 0) {
+        rc = read_kv_heads(hp, md, err);
     }
     hp->head_dim = hp->heads ? hp->hidden / hp->heads : 0;
     value_length = hp->head_dim;
@@ -250,12 +277,31 @@ uint32_t model_kv_cols(const struct hparams *hp)
     return hp->kv_heads * hp->head_dim;
 }
 
+static uint32_t value_heads(const struct hparams *hp)
+{
+    return hp->state.heads * hp->state.values;
+}
+
+uint32_t model_state_cols(const struct hparams *hp)
+{
+    return hp->state.values == 0 ? 3 * hp->state.channels : hp->state.heads * hp->state.channels;
+}
+
+uint32_t model_state_out(const struct hparams *hp)
+{
+    return hp->state.values == 0 ? hp->state.channels : value_heads(hp) * hp->state.d_v;
+}
+
 uint32_t hparams_dim(const struct hparams *hp, enum model_dim d)
 {
     uint32_t q = model_q_cols(hp), kv = model_kv_cols(hp);
     const uint32_t dims[] = {[DIM_0] = 0, [DIM_1] = 1, [DIM_HIDDEN] = hp->hidden, [DIM_FFN] = hp->ffn, [DIM_2_FFN] = 2 * hp->ffn,
                              [DIM_VOCAB] = hp->vocab, [DIM_Q] = q, [DIM_KV] = kv, [DIM_Q_KV] = q + kv, [DIM_QKV] = q + 2 * kv,
-                             [DIM_HEAD] = hp->head_dim, [DIM_ROT_HALF] = hp->rope[0].rot / 2};
+                             [DIM_HEAD] = hp->head_dim, [DIM_ROT_HALF] = hp->rope[0].rot / 2, [DIM_2_Q] = 2 * q,
+                             [DIM_2_HEAD] = 2 * hp->head_dim, [DIM_TAPS] = hp->state.taps,
+                             [DIM_CHANNELS] = hp->state.heads * hp->state.channels, [DIM_STATE_COLS] = model_state_cols(hp),
+                             [DIM_STATE_OUT] = model_state_out(hp), [DIM_STATE_VALUES] = value_heads(hp),
+                             [DIM_STATE_HEAD] = hp->state.d_v};
     return dims[d];
 }
 
@@ -271,6 +317,13 @@ int hparams_check(const struct hparams *hp, struct err *err)
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
         if (ranges[i].value == 0 || ranges[i].value > ranges[i].most) {
             return err_set(err, ERR_FORMAT, "%s: expected 1 to %u, got %u", ranges[i].what, ranges[i].most, ranges[i].value);
+        }
+    }
+    for (uint32_t i = 0; i < hp->layers; i++) {
+        if (hp->recurrent[i] && !state_shape_valid(&hp->state)) {
+            return err_set(err, ERR_UNSUPPORTED,
+                           "recurrent layer %u of %u heads, %u channels, %u taps, %u value heads each, dims %u and %u", i,
+                           hp->state.heads, hp->state.channels, hp->state.taps, hp->state.values, hp->state.d_k, hp->state.d_v);
         }
     }
     if (hp->heads % hp->kv_heads != 0) {

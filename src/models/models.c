@@ -128,6 +128,10 @@ static int kv_layers_make(struct model *m, struct err *err)
         return err_nomem(err, "state layout", hp->layers * sizeof *m->kv_layers);
     }
     for (uint32_t i = 0; i < hp->layers; i++) {
+        if (hp->recurrent[i]) {
+            m->kv_layers[i] = (struct kv_layer_spec){.policy = KV_RECURRENT, .state = hp->state};
+            continue;
+        }
         bool slides = hp->sliding[i] && hp->window != 0 && hp->window < m->context;
         m->kv_layers[i] = (struct kv_layer_spec){
             .policy = slides ? KV_WINDOW : KV_FULL, .window = slides ? hp->window : 0, .n_kv_heads = hp->kv_heads,

@@ -112,32 +112,44 @@ int source_weight(struct source *s, const char *name, struct weight_src *out, st
     return rc;
 }
 
-int source_vec(struct source *s, const char *name, uint32_t count, float *out, enum dtype *type_out, struct err *err)
+/* Shape as rows x cols of a vector, or of a matrix that may have a middle dimension of 1; 0 x 0 when it is neither. */
+static void vec_shape(const struct gguf_tensor *g, const struct st_tensor *t, uint64_t *rows, uint64_t *cols)
+{
+    uint32_t n_dims = g != NULL ? g->n_dims : t->n_dims;
+    bool flat = n_dims == 2 || (g == NULL && n_dims == 3 && t->shape[1] == 1);
+    *rows = *cols = 0;
+    if (n_dims == 1) {
+        *rows = g != NULL ? g->ne[0] : t->shape[0];
+        *cols = 1;
+    } else if (flat) {
+        *rows = g != NULL ? g->ne[1] : t->shape[0];
+        *cols = g != NULL ? g->ne[0] : t->shape[n_dims - 1];
+    }
+}
+
+int source_vec(struct source *s, const char *name, uint32_t rows, uint32_t cols, float *out, enum dtype *type_out, struct err *err)
 {
     char text[MODEL_NAME_MAX];
     struct str full = source_name(s, name, "", text);
     const void *data = NULL;
-    uint64_t n = 0;
-    uint32_t n_dims = 0;
+    uint64_t n = 0, m = 0;
     enum dtype type = DTYPE_F32;
     const struct gguf_tensor *g = s->gguf != NULL ? gguf_tensor_find(s->gguf, full) : NULL;
     const struct st_tensor *t = s->hf != NULL ? hfdir_tensor_find(s->hf, full) : NULL;
     if (g == NULL && t == NULL) {
         return err_set(err, ERR_FORMAT, "tensor '%s' is missing", text);
     }
-    if (g != NULL) {
-        data = g->data, n = g->ne[0], n_dims = g->n_dims, type = g->type;
-    } else {
-        data = t->data, n = t->shape[0], n_dims = t->n_dims, type = t->type;
-    }
-    if (n_dims != 1 || n != count) {
-        return err_set(err, ERR_FORMAT, "tensor '%s': expected shape [%u], file has %u dimensions and [%llu]", text, count,
-                       n_dims, (unsigned long long)n);
+    data = g != NULL ? g->data : t->data;
+    type = g != NULL ? g->type : t->type;
+    vec_shape(g, t, &n, &m);
+    if (n != rows || m != cols) {
+        return err_set(err, ERR_FORMAT, "tensor '%s': expected shape [%u, %u], file has %u dimensions and [%llu, %llu]", text, rows,
+                       cols, g != NULL ? g->n_dims : t->n_dims, (unsigned long long)n, (unsigned long long)m);
     }
     if (type != DTYPE_F32 && type != DTYPE_F16 && type != DTYPE_BF16) {
         return err_set(err, ERR_UNSUPPORTED, "tensor '%s': expected type F32, F16 or BF16, file has %s", text, dtype_name(type));
     }
-    dtype_dequant(type, data, out, count);
+    dtype_dequant(type, data, out, (size_t)rows * cols);
     *type_out = type;
     mark(s, full);
     return 0;

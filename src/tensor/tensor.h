@@ -31,7 +31,7 @@ enum rope_pairing {
 enum { KV_BLOCK = 256 };      /* positions per attention partial: part of the numeric identity */
 enum { KV_PAGE = 32 };        /* positions per page; divides KV_BLOCK */
 enum { LOGIT_BLOCK = 4096 };  /* ids per partial of a vocabulary-wide reduction */
-enum { NORM_INPUT_MAX = 3 };  /* weights that share one normed input in norm_linear */
+enum { NORM_INPUT_MAX = 4 };  /* weights that share one normed input in norm_linear */
 
 /* Formats of stored K and V.  Which of them a backend has, kv_format_supported says. */
 enum kv_format { KV_F32, KV_F16, KV_BF16, KV_Q8, KV_FORMAT_COUNT };

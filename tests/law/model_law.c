@@ -22,10 +22,10 @@ enum { LENGTH = 300, FIRST = 230, OTHERS = 3, ROWS_MAX = 512 }; /* past one bloc
 static const char *const levels[] = {"ref", "avx2", "avx512", "avx512vnni", "neon", "neon_i8mm"};
 
 /* how a text is run */
-enum cut { CUT_ONE, CUT_1, CUT_7, CUT_64, CUT_RANDOM, CUT_BESIDE, CUT_REWIND, CUT_FORK, CUT_COUNT };
+enum cut { CUT_ONE, CUT_1, CUT_7, CUT_64, CUT_RANDOM, CUT_BESIDE, CUT_REWIND, CUT_FORK, CUT_BACK, CUT_COUNT };
 static const char *const cut_names[] = {
     "one span",  "one span, then spans of 1", "spans of 7", "spans of 64", "random cuts", "beside others", "after rewinds",
-    "over forks"};
+    "over forks", "after rewinds of committed rows"};
 
 static bool run_long;
 
@@ -89,7 +89,8 @@ static int step_beside(struct run *r, struct kv_seq *seq, const uint32_t *ids, u
 /* Run refused rows and take them back; or go on in a fork and drop the old sequence. */
 static int disturb(struct run *r, enum cut cut, struct kv_seq **seq, uint64_t *s, struct err *err)
 {
-    uint32_t wrong[16], vocab = model_info(r->model)->vocab, at = kv_seq_covered(*seq), n = 1 + next(s, 16);
+    static const uint32_t sizes[] = {1, 2, 5, 16, 31, 32, 33, 64};
+    uint32_t wrong[64], vocab = model_info(r->model)->vocab, at = kv_seq_covered(*seq), n = sizes[next(s, 8)];
     if (cut == CUT_FORK) {
         struct kv_seq *fork = NULL;
         int rc = kv_seq_fork(r->kv, *seq, at, &fork, err);
@@ -104,8 +105,23 @@ static int disturb(struct run *r, enum cut cut, struct kv_seq **seq, uint64_t *s
         return rc;
     }
     text_make(wrong, n, vocab, *s);
-    int rc = run_span(r, *seq, wrong, n, n, NULL, err);
+    int rc = run_rows(r, *seq, wrong, n, n, NULL, err);
     return rc != 0 ? rc : kv_rewind(r->kv, *seq, at, err);
+}
+
+/* Take committed rows back, as many as a block, a page, or one more or less, or as the state allows. */
+static int go_back(struct run *r, struct kv_seq *seq, uint64_t *s, struct err *err)
+{
+    static const uint32_t sizes[] = {1, 2, 31, 32, 33, 63, 64, 65};
+    uint32_t covered = kv_seq_covered(seq), oldest = kv_seq_oldest(seq), n = sizes[next(s, 8)];
+    uint32_t to = covered > n ? covered - n : 1;
+    if (to < oldest) {
+        if (kv_rewind(r->kv, seq, to, err) != ERR_LIMIT) {
+            return err_set(err, ERR_INTERNAL, "rewind to %u where %u is the oldest was not refused", to, oldest);
+        }
+        to = oldest < covered ? oldest : covered;
+    }
+    return kv_rewind(r->kv, seq, to, err);
 }
 
 static int run_text(struct run *r, enum cut cut, const uint32_t *ids, float *logits, uint64_t seed, struct err *err)
@@ -113,6 +129,7 @@ static int run_text(struct run *r, enum cut cut, const uint32_t *ids, float *log
     struct kv_seq *seq = NULL, *others[OTHERS] = {0};
     uint32_t vocab = model_info(r->model)->vocab;
     uint64_t s = seed;
+    uint32_t back = 0;
     int rc = kv_seq_new(r->kv, &seq, err);
     for (uint32_t i = 0; i < OTHERS && rc == 0 && cut == CUT_BESIDE; i++) {
         rc = kv_seq_new(r->kv, &others[i], err);
@@ -126,7 +143,11 @@ static int run_text(struct run *r, enum cut cut, const uint32_t *ids, float *log
             rc = run_span(r, seq, ids + at, n, 0, rows, err);
         }
         at += n;
-        if (rc == 0 && cut >= CUT_REWIND && next(&s, 2) == 0) {
+        if (rc == 0 && cut == CUT_BACK && back < 24 && next(&s, 2) == 0) {
+            back++;
+            rc = go_back(r, seq, &s, err);
+            at = kv_seq_covered(seq);
+        } else if (rc == 0 && cut >= CUT_REWIND && cut != CUT_BACK && next(&s, 2) == 0) {
             rc = disturb(r, cut, &seq, &s, err);
         }
     }

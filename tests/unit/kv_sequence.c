@@ -67,8 +67,22 @@ static void fake_buffer_free(struct device *d, void *p, size_t n)
     mem_free(p);
 }
 
+static int fake_event_record(struct device *d, uint64_t *out)
+{
+    (void)d;
+    *out = 1;
+    return 0;
+}
+
+static int fake_event_wait(struct device *d, uint64_t event, struct err *err)
+{
+    (void)d, (void)event, (void)err;
+    return 0;
+}
+
 static const struct backend fake = {.name = "fake", .buffer_new = fake_buffer_new, .buffer_free = fake_buffer_free,
-                                    .copy_in = fake_copy_in, .copy = fake_copy};
+                                    .copy_in = fake_copy_in, .copy = fake_copy, .event_record = fake_event_record,
+                                    .event_wait = fake_event_wait};
 
 /* ---- the model ---- */
 

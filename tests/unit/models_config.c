@@ -20,7 +20,7 @@
 
 static const struct {
     const char *name;
-    struct make_model m;
+    struct make_model m; /* without a config: the reference model of that name */
 } archs[] = {
     {"llama", {.config = "{\"model_type\": \"llama\", " MK_BASE "}"}},
     {"llama_bias",
@@ -38,7 +38,19 @@ static const struct {
      {.config = "{\"model_type\": \"granite\", \"embedding_multiplier\": 12.0, \"residual_multiplier\": 0.22, "
                 "\"attention_multiplier\": 0.0156, \"logits_scaling\": 8.0, " MK_BASE "}"}},
     {"gemma3", {.config = "{" GEMMA ", " MK_BASE "}", .flags = MK_QK_NORM | MK_GEMMA}},
+    {"lfm2", {0}},
+    {"qwen3_5", {0}},
 };
+
+static int open_golden(const char *name, struct device **d, struct model **m, struct err *err)
+{
+    char dir[4096];
+    struct device_config cfg = {0};
+    struct model_options opt = {.k_format = KV_F16, .v_format = KV_F16, .rows_max = 8, .logit_rows_max = 2};
+    snprintf(dir, sizeof dir, "%s/../golden/%s", TEST_DATA, name);
+    int rc = backend_trace.device_open(&cfg, d, err);
+    return rc != 0 ? rc : model_open(dir, *d, &opt, m, err);
+}
 
 static int open_made(const struct make_model *made, struct device **d, struct model **m, struct err *err)
 {
@@ -60,7 +72,7 @@ static void run_step(struct device *d, struct model *m)
     struct kv_seq *s[2];
     uint32_t ids[5] = {1, 2, 3, 4, 5};
     uint64_t event = 0;
-    static float logits[3][MK_VOCAB];
+    static float logits[3][1024];
     struct sample_params params = {0};
     struct sample_row rows[2] = {{.params = &params, .score_id = -1}, {.params = &params, .score_id = -1}};
     static struct sample_result results[3];
@@ -89,7 +101,8 @@ static void test_trace(void **state)
         struct err err = {0};
         struct buf want = {0};
         char path[4096];
-        if (open_made(&archs[i].m, &d, &m, &err) != 0) {
+        int rc = archs[i].m.config != NULL ? open_made(&archs[i].m, &d, &m, &err) : open_golden(archs[i].name, &d, &m, &err);
+        if (rc != 0) {
             fail_msg("%s: %s", archs[i].name, err.text);
         }
         run_step(d, m);
@@ -137,6 +150,18 @@ static void test_refusals(void **state)
          {.config = "{\"model_type\": \"qwen3\", \"num_experts\": 8, " MK_BASE "}", .flags = MK_QK_NORM},
          ERR_UNSUPPORTED,
          "num_experts"},
+        {"a bias of the convolution",
+         {.config = "{\"model_type\": \"lfm2\", \"conv_bias\": true, " MK_BASE "}"},
+         ERR_UNSUPPORTED,
+         "conv_bias"},
+        {"value heads that do not divide",
+         {.config = "{\"model_type\": \"qwen3_5_text\", \"linear_num_value_heads\": 24, " MK_BASE "}"},
+         ERR_UNSUPPORTED,
+         "24 value heads"},
+        {"a layer of another kind",
+         {.config = "{\"model_type\": \"qwen3\", \"layer_types\": [\"conv\", \"conv\", \"conv\"], " MK_BASE "}"},
+         ERR_UNSUPPORTED,
+         "'conv'"},
         {"an unknown activation", LLAMA("\"hidden_act\": \"relu2\", "), ERR_UNSUPPORTED, "relu2"},
         {"dynamic NTK", LLAMA("\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}, "), ERR_UNSUPPORTED, "dynamic"},
         {"another rope", LLAMA("\"rope_scaling\": {\"rope_type\": \"proportional\"}, "), ERR_UNSUPPORTED, "proportional"},
