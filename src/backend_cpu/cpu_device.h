@@ -2,6 +2,7 @@
 #ifndef RH_CPU_DEVICE_H
 #define RH_CPU_DEVICE_H
 
+#include "backend_cpu/backend_cpu.h"
 #include "backend_cpu/cpu_int.h"
 
 enum { CPU_RING = 1024, CPU_THREADS_MAX = 512 };
@@ -9,6 +10,7 @@ enum { CPU_RING = 1024, CPU_THREADS_MAX = 512 };
 /* run == NULL: a mark (an event). */
 struct cpu_record {
     cpu_run run;
+    const char *name;
     _Alignas(16) unsigned char op[CPU_OP_BYTES];
 };
 
@@ -72,6 +74,7 @@ struct device {
     struct cpu_worker *workers; /* [n_threads] */
     struct cpu_queue queue;
     struct cpu_failure failure;
+    struct cpu_profile *profile; /* NULL: off; set while the queue is idle */
     struct cpu_slabs slabs;
     struct cpu_packing packing;
     struct device_reserve reserved;

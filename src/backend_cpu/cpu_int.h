@@ -21,8 +21,9 @@ struct device; /* starts with struct device_head */
 
 typedef void (*cpu_run)(struct device *d, uint32_t me, uint32_t count, const void *op);
 
-/* Put one record into the ring (cpu_queue.c). */
-int cpu_enqueue(struct device *d, cpu_run run, const void *op, size_t op_bytes);
+/* Put one record into the ring (cpu_queue.c), under the name of its function. */
+#define cpu_enqueue(d, run, op, op_bytes) cpu_enqueue_named(d, run, #run, op, op_bytes)
+int cpu_enqueue_named(struct device *d, cpu_run run, const char *name, const void *op, size_t op_bytes);
 /* Everything enqueued so far is done when this returns; failures stay for the next event_wait.  For setup calls. */
 void cpu_drain(struct device *d);
 /* All workers of the record meet. */

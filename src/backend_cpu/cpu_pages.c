@@ -155,15 +155,15 @@ static void run_attn_prepare(struct device *d, uint32_t me, uint32_t count, cons
                     .k_norm = op->k_norm, .table = &op->table, .eps = op->eps, .adjacent = op->pairing == ROPE_ADJACENT};
     uint32_t q_pieces = op->q.rows * op->n_heads, from, to;
     uint32_t kv_pieces = rows_of(op->spans, op->span_count) * 2 * op->layer->n_kv_heads;
-    cpu_split(q_pieces + kv_pieces, 1, me, count, &from, &to);
-    for (uint32_t i = from; i < to && i < q_pieces; i++) {
+    cpu_split(q_pieces, 1, me, count, &from, &to);
+    for (uint32_t i = from; i < to; i++) {
         float *x = row_of(&op->q, i / op->n_heads) + (size_t)(i % op->n_heads) * op->head_dim;
         if (op->q_norm)
             j.kernels->norm(x, op->q_norm, x, op->head_dim, op->eps, false, 1.0f);
         turn(&j, x, i / op->n_heads);
     }
-    if (to > q_pieces)
-        write_pieces(d, &j, from > q_pieces ? from - q_pieces : 0, to - q_pieces);
+    cpu_split(kv_pieces, 1, count - 1 - me, count, &from, &to); /* apart: pages are cold, a piece of them takes far longer */
+    write_pieces(d, &j, from, to);
 }
 
 bool cpu_kv_format_supported(const struct device *d, enum kv_format k, enum kv_format v, uint32_t d_k, uint32_t d_v)

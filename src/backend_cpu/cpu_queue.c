@@ -116,6 +116,23 @@ static bool next_published(struct cpu_queue *q, uint64_t at)
     }
 }
 
+static int64_t profile_add(struct cpu_profile *p, const char *name, int64_t left, int64_t started, int64_t ran)
+{
+    uint32_t i = 0;
+    while (i < p->count && strcmp(p->rows[i].name, name) != 0)
+        i++;
+    if (i == CPU_PROFILE_ROWS)
+        i--;
+    else if (i == p->count)
+        p->rows[p->count++].name = name;
+    int64_t now = thread_now_ns();
+    p->rows[i].count++;
+    p->rows[i].run_ns += ran - started;
+    p->rows[i].wait_ns += now - ran;
+    p->idle_ns += left ? started - left : 0;
+    return now;
+}
+
 static void *worker_main(void *arg)
 {
     struct cpu_worker *w = arg;
@@ -128,12 +145,19 @@ static void *worker_main(void *arg)
     if (d->pin)
         thread_pin(w->me);
     mem_forbid_push();
+    int64_t left = 0; /* profile: when the last record was left */
     for (uint64_t at = 0; next_published(q, at); at++) {
         const struct cpu_record *r = q->ring + at % CPU_RING;
+        const char *what = r->name;
         uint64_t end = at + 1;
+        struct cpu_profile *p = w->me == 0 ? d->profile : NULL;
+        int64_t started = p ? thread_now_ns() : 0;
         if (r->run)
             r->run(d, w->me, d->n_threads, r->op);
+        int64_t ran = p ? thread_now_ns() : 0;
         meet(d, &end); /* marks too: a record's place is used again once it is completed, so all must have read it */
+        if (p)
+            left = profile_add(p, what, left, started, ran);
     }
     mem_forbid_pop();
     return NULL;
@@ -202,7 +226,7 @@ void cpu_queue_stop(struct device *d)
 
 /* ---- the engine's side ---- */
 
-int cpu_enqueue(struct device *d, cpu_run run, const void *op, size_t op_bytes)
+int cpu_enqueue_named(struct device *d, cpu_run run, const char *name, const void *op, size_t op_bytes)
 {
     struct cpu_queue *q = &d->queue;
     if (op_bytes > CPU_OP_BYTES)
@@ -216,6 +240,7 @@ int cpu_enqueue(struct device *d, cpu_run run, const void *op, size_t op_bytes)
     }
     struct cpu_record *r = q->ring + q->head % CPU_RING;
     r->run = run;
+    r->name = name;
     if (op_bytes)
         memcpy(r->op, op, op_bytes);
     q->head++;
@@ -236,7 +261,7 @@ void cpu_fail(struct device *d, int code, const char *text)
 
 int cpu_event_record(struct device *d, uint64_t *out)
 {
-    int rc = cpu_enqueue(d, NULL, NULL, 0);
+    int rc = cpu_enqueue_named(d, NULL, "mark", NULL, 0);
     publish(&d->queue);
     *out = d->queue.head;
     return rc;
@@ -266,6 +291,14 @@ void cpu_drain(struct device *d)
     publish(&d->queue);
     wait_completed(&d->queue, d->queue.head);
     cpu_pack_settle(d);
+}
+
+void cpu_profile(struct device *d, struct cpu_profile *out)
+{
+    cpu_drain(d);
+    if (out)
+        *out = (struct cpu_profile){0};
+    d->profile = out; /* seen with the next record that is published */
 }
 
 bool cpu_event_done(struct device *d, uint64_t event)

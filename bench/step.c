@@ -1,0 +1,140 @@
+/* bench/step.c - where a decode step's time goes: per kind of record, at barriers, outside kernels.
+ *
+ * Usage: bench_step MODEL [-t threads] [-n sequences] [-d depth] [-r steps]
+ * Every step is one row of each sequence, greedy.  Times are worker 0's; "host" is what enqueuing takes on the calling thread,
+ * "outside" all of a step's wall time in which worker 0 ran no record. */
+#include "../tests/model_run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/thread.h"
+
+enum { SEQUENCES_MAX = 256, ROWS_MAX = 512 };
+
+struct options {
+    const char *path;
+    uint32_t threads, sequences, depth, steps;
+};
+
+static struct kv_seq *seqs[SEQUENCES_MAX];
+static struct span spans[SEQUENCES_MAX];
+static struct sample_row samples[SEQUENCES_MAX];
+static struct sample_result results[SEQUENCES_MAX];
+static uint32_t ids[SEQUENCES_MAX][ROWS_MAX];
+
+static void must(int rc, const struct err *err)
+{
+    if (rc) {
+        fprintf(stderr, "bench_step: %s\n", err->text);
+        exit(1);
+    }
+}
+
+/* One step of n sequences, `rows` rows each; returns the nanoseconds that enqueuing took. */
+static int64_t step(struct run *r, uint32_t n, uint32_t rows)
+{
+    struct err err = {0};
+    uint64_t event = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        must(kv_extend(r->kv, seqs[i], rows, &err), &err);
+        spans[i] = (struct span){.seq = seqs[i], .position = kv_seq_covered(seqs[i]), .row_count = rows, .ids = ids[i],
+                                 .out_first = rows - 1, .sample = &samples[i]};
+    }
+    int64_t begin = thread_now_ns();
+    must(model_forward(r->model, r->kv, spans, n, results, &event, &err), &err);
+    int64_t host = thread_now_ns() - begin;
+    must(model_wait(r->model, event, &err), &err);
+    for (uint32_t i = 0; i < n; i++) {
+        must(kv_commit(r->kv, seqs[i], ids[i], rows, &err), &err);
+        ids[i][0] = results[i].id;
+    }
+    return host;
+}
+
+static const struct sample_params greedy = {.top_p = 1.0f, .typical_p = 1.0f, .repetition_penalty = 1.0f};
+
+static void fill(struct run *r, const struct options *o)
+{
+    struct err err = {0};
+    for (uint32_t i = 0; i < o->sequences; i++) {
+        must(kv_seq_new(r->kv, &seqs[i], &err), &err);
+        samples[i] = (struct sample_row){.params = &greedy, .score_id = -1};
+    }
+    for (uint32_t i = 0; i < o->sequences; i++) { /* each alone: a step has room for ROWS_MAX rows */
+        struct kv_seq *first = seqs[0];
+        seqs[0] = seqs[i];
+        for (uint32_t at = 0; at < o->depth; at += ROWS_MAX) {
+            uint32_t n = o->depth - at < ROWS_MAX ? o->depth - at : ROWS_MAX;
+            for (uint32_t k = 0; k < n; k++)
+                ids[0][k] = 5 + (i * 7 + k) % 1000;
+            step(r, 1, n);
+        }
+        seqs[0] = first;
+    }
+}
+
+static void print(const struct cpu_profile *p, const struct options *o, int64_t wall, int64_t host)
+{
+    double per = 1e-3 / o->steps;
+    int64_t run = 0, wait = 0;
+    printf("%-20s %8s %10s %8s %10s\n", "record", "a step", "us run", "% step", "us wait");
+    for (uint32_t i = 0; i < p->count; i++) {
+        const struct cpu_profile_row *r = &p->rows[i];
+        printf("%-20s %8.1f %10.1f %8.1f %10.1f\n", r->name, (double)r->count / o->steps, (double)r->run_ns * per,
+               100.0 * (double)r->run_ns / (double)wall, (double)r->wait_ns * per);
+        run += r->run_ns;
+        wait += r->wait_ns;
+    }
+    printf("step %.1f us: records %.1f, barriers %.1f, outside %.1f (host enqueues %.1f)\n", (double)wall * per, (double)run * per,
+           (double)wait * per, (double)(wall - run - wait) * per, (double)host * per);
+}
+
+static bool parse(int argc, char **argv, struct options *o)
+{
+    for (int c; (c = getopt(argc, argv, "t:n:d:r:")) != -1;) {
+        uint32_t v = c == '?' ? 0 : (uint32_t)strtoul(optarg, NULL, 10);
+        if (c == 't')
+            o->threads = v;
+        else if (c == 'n')
+            o->sequences = v;
+        else if (c == 'd')
+            o->depth = v;
+        else if (c == 'r')
+            o->steps = v;
+        else
+            return false;
+    }
+    o->path = argv[optind];
+    return o->path && o->sequences && o->sequences <= SEQUENCES_MAX && o->depth && o->steps;
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = {.sequences = 1, .depth = 32, .steps = 64};
+    if (!parse(argc, argv, &o)) {
+        fprintf(stderr, "usage: bench_step MODEL [-t threads] [-n sequences, at most %d] [-d depth] [-r steps]\n", SEQUENCES_MAX);
+        return 1;
+    }
+    struct err err = {0};
+    struct run r;
+    struct run_config cfg = {.backend = "cpu", .threads = o.threads, .kv = KV_F16, .context = o.depth + o.steps + 8, .rows_max = ROWS_MAX,
+                             .logit_rows_max = o.sequences, .kv_bytes = (uint64_t)2 << 30};
+    must(run_open(&r, o.path, &cfg, &err), &err);
+    fill(&r, &o);
+    static struct cpu_profile profile;
+    for (int i = 0; i < 4; i++)
+        step(&r, o.sequences, 1);
+    cpu_profile(r.device, &profile);
+    int64_t begin = thread_now_ns(), host = 0;
+    for (uint32_t i = 0; i < o.steps; i++)
+        host += step(&r, o.sequences, 1);
+    int64_t wall = thread_now_ns() - begin;
+    cpu_profile(r.device, NULL);
+    print(&profile, &o, wall, host);
+    for (uint32_t i = 0; i < o.sequences; i++)
+        kv_seq_free(r.kv, seqs[i]);
+    run_close(&r);
+    return 0;
+}
