@@ -401,7 +401,7 @@ def quantize(args):
     if not args.verbose:
         api._lib.llama_log_set(log, None)
     params = api.llama_model_quantize_default_params()
-    params.ftype, params.nthread, params.allow_requantize = FTYPES[args.type], args.threads, True
+    params.ftype, params.nthread, params.allow_requantize, params.pure = FTYPES[args.type], args.threads, True, args.pure
     rc = api.llama_model_quantize(str(args.model).encode(), str(args.out).encode(), ctypes.byref(params))
     if rc != 0:
         raise SystemExit(f"llama_model_quantize to {args.type}: {rc}")
@@ -447,6 +447,7 @@ def main():
     p.add_argument("model", type=Path)
     p.add_argument("out", type=Path)
     p.add_argument("type", choices=FTYPES)
+    p.add_argument("--pure", action="store_true", help="every tensor the same type, as far as its rows allow")
 
     args = parser.parse_args()
     if args.command == "install":
