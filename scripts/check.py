@@ -95,6 +95,8 @@ def golden_steps(run, folder, converted):
     script = os.path.join(TOP, "tests", "fixtures", "golden_ggufs.py")
     if run.step("goldens to GGUF", [PYTHON, script, folder, converted]):
         run.step("goldens, BF16 GGUF", [program("golden_run"), converted])
+    if run.step("goldens to Q8_0", [PYTHON, script, folder, converted + "_q8", "Q8_0"]):
+        run.step("goldens, KL of 8-bit weights", [program("kl_run"), "5e-4", converted + "_q8"])
 
 
 def fuzz_targets():
@@ -124,7 +126,7 @@ def sanitizer_steps(run, long):
 
 
 def tier_check(run, long=False):
-    if not run.build("release", "all", "unit_tests", "op_tests", "chat_tool", "text_tool", "logits_tool", "golden_run", "law_model"):
+    if not run.build("release", "all", "unit_tests", "op_tests", "chat_tool", "text_tool", "logits_tool", "golden_run", "kl_run", "law_model"):
         return
     run.step("structure", [PYTHON, "scripts/structure.py"])
     run.step("baseline instructions", [PYTHON, "scripts/check_isa.py", RELEASE])
@@ -154,7 +156,7 @@ def main():
     elif what == ["fuzz"]:
         fuzz_steps(run, int(os.environ.get("FUZZ_SECONDS", "600")))
     elif what[0] == "goldens" and len(what) == 2:
-        if run.build("release", "golden_run"):
+        if run.build("release", "golden_run", "kl_run"):
             golden_steps(run, os.path.abspath(what[1]), os.path.join(TOP, "build", "golden_gguf_other"))
     else:
         sys.exit("usage: ./check [long|fuzz|goldens DIR]")

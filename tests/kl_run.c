@@ -1,0 +1,131 @@
+/* tests/kl_run.c - what quantised arithmetic costs: KL(F, ours) of GGUF files beside golden folders, F = backend ref in f32.
+ *
+ * usage: kl_run LIMIT DIR
+ *
+ * For every DIR/NAME.gguf with DIR/NAME/golden.json: the golden's prompt and greedy ids in one span, every position compared.  A model
+ * fails when its mean is above LIMIT. */
+#include "base/file.h"
+#include "base/json.h"
+#include "model_run.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { IDS_MAX = 1024 };
+
+static uint32_t add_ids(yyjson_val *list, uint32_t *ids, uint32_t n)
+{
+    yyjson_arr_iter it;
+    yyjson_arr_iter_init(list, &it);
+    for (yyjson_val *v = yyjson_arr_iter_next(&it); v != NULL && n < IDS_MAX; v = yyjson_arr_iter_next(&it))
+        ids[n++] = (uint32_t)yyjson_get_uint(v);
+    return n;
+}
+
+static int read_ids(const char *path, uint32_t *ids, uint32_t *n, uint32_t *context, struct err *err)
+{
+    struct buf text = {0};
+    int rc = file_read(&text, path, 64u << 20, err);
+    yyjson_doc *doc = rc == 0 ? json_parse(buf_view(&text), path, err) : NULL;
+    if (rc == 0 && doc == NULL)
+        rc = ERR_FORMAT;
+    if (rc == 0) {
+        yyjson_val *root = yyjson_doc_get_root(doc);
+        *n = add_ids(yyjson_obj_get(root, "greedy"), ids, add_ids(yyjson_obj_get(root, "prompt"), ids, 0));
+        rc = json_get_u32(root, "context", context, path, err);
+    }
+    json_free(doc);
+    buf_free(&text);
+    return rc;
+}
+
+/* [count][vocab] logits of all ids; the caller frees. */
+static int logits_of(const char *path, const struct run_config *cfg, const uint32_t *ids, uint32_t count, float **out, uint32_t *vocab,
+                     struct err *err)
+{
+    struct run r = {0};
+    struct kv_seq *seq = NULL;
+    *out = NULL;
+    int rc = run_open(&r, path, cfg, err);
+    if (rc == 0)
+        rc = kv_seq_new(r.kv, &seq, err);
+    if (rc == 0) {
+        *vocab = model_info(r.model)->vocab;
+        *out = mem_try_array((size_t)count * *vocab, sizeof **out);
+        rc = *out != NULL ? run_span(&r, seq, ids, count, 0, *out, err) : err_nomem(err, "logits", *vocab);
+    }
+    run_close(&r);
+    return rc;
+}
+
+static double log_sum(const float *x, uint32_t n)
+{
+    double top = -INFINITY, sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        top = (double)x[i] > top ? (double)x[i] : top;
+    for (uint32_t i = 0; i < n; i++)
+        sum += exp((double)x[i] - top);
+    return top + log(sum);
+}
+
+static double divergence(const float *f, const float *x, uint32_t n)
+{
+    double kl = 0, lf = log_sum(f, n), lx = log_sum(x, n);
+    for (uint32_t i = 0; i < n; i++) {
+        double p = (double)f[i] - lf;
+        kl += exp(p) * (p - ((double)x[i] - lx));
+    }
+    return kl;
+}
+
+static bool run_file(const char *dir, const char *name, double limit, uint32_t *positions)
+{
+    char golden[4096], gguf[4096];
+    struct err err = {0};
+    uint32_t ids[IDS_MAX], n = 0, vocab = 0;
+    struct run_config plain = {.backend = "ref", .kv = KV_F32, .rows_max = IDS_MAX, .logit_rows_max = 16, .kv_bytes = 256u << 20}, own;
+    float *f = NULL, *x = NULL;
+    double sum = 0;
+    snprintf(golden, sizeof golden, "%s/%s/golden.json", dir, name);
+    snprintf(gguf, sizeof gguf, "%s/%s.gguf", dir, name);
+    int rc = read_ids(golden, ids, &n, &plain.context, &err);
+    own = plain;
+    own.backend = "cpu";
+    own.kv = KV_F16;
+    if (rc == 0)
+        rc = logits_of(gguf, &plain, ids, n, &f, &vocab, &err);
+    if (rc == 0)
+        rc = logits_of(gguf, &own, ids, n, &x, &vocab, &err);
+    for (uint32_t i = 0; i < n && rc == 0; i++)
+        sum += divergence(f + (size_t)i * vocab, x + (size_t)i * vocab, vocab);
+    mem_free(f);
+    mem_free(x);
+    bool good = rc == 0 && n > 0 && sum / n <= limit;
+    printf("%-4s %-14s %s %.2e\n", good ? "ok" : "FAIL", name, rc ? err.text : "mean KL", n ? sum / n : 0);
+    *positions += n;
+    return good;
+}
+
+int main(int argc, char **argv)
+{
+    DIR *d = argc == 3 ? opendir(argv[2]) : NULL;
+    uint32_t good = 0, all = 0, positions = 0;
+    if (d == NULL) {
+        fprintf(stderr, "usage: kl_run LIMIT DIR\n");
+        return 2;
+    }
+    for (struct dirent *e = readdir(d); e != NULL; e = readdir(d)) {
+        size_t n = strlen(e->d_name);
+        if (n <= 5 || strcmp(e->d_name + n - 5, ".gguf") != 0)
+            continue;
+        e->d_name[n - 5] = 0;
+        good += run_file(argv[2], e->d_name, strtod(argv[1], NULL), &positions);
+        all++;
+    }
+    closedir(d);
+    printf("%u positions\n%u passed, %u failed\n", positions, good, all - good);
+    return good != all || all == 0;
+}
