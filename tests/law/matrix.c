@@ -1,0 +1,288 @@
+/* tests/law/matrix.c - the first law over the engine: whatever is combined, a request's answer is the bytes of its plain run.
+ *
+ * usage: law_matrix [pairs|triples|full] [--table FILE] MODEL...
+ *
+ * The plain run: the request alone, its prompt in one span, cold, no proposals, one thread, one step in flight.  An axis is a list of words
+ * below; cells are chosen so that every pair (every triple) of words of different axes occurs in one, or all of them.  A cell that a
+ * format or a backend cannot hold must be refused by name, and is counted apart.
+ * Owns: nothing that outlives it.  The machine of a cell (model, state format, threads) is opened once for all its cells. */
+#include "law/matrix.h"
+
+#include "base/mem.h"
+#include "base/str.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- choosing cells ---- */
+
+/* One bit a combination of `strength` words; cells are taken greedily while they cover something new. */
+struct cover {
+    uint32_t strength, sizes[AXIS_COUNT];
+    uint64_t left;
+    unsigned char *seen; /* by combination_index */
+    size_t combos;
+    uint32_t base[AXIS_COUNT + 1]; /* words numbered over all axes */
+};
+
+static size_t combination_index(const struct cover *c, const uint32_t *words)
+{
+    size_t at = 0, all = c->base[AXIS_COUNT];
+    for (uint32_t i = 0; i < c->strength; i++)
+        at = at * all + words[i];
+    return at;
+}
+
+/* The next ascending choice of `strength` axes. */
+static bool next_axes(uint32_t *axes, uint32_t strength)
+{
+    for (uint32_t i = strength; i-- > 0;)
+        if (axes[i] + (strength - i) < AXIS_COUNT) {
+            axes[i]++;
+            for (uint32_t j = i + 1; j < strength; j++)
+                axes[j] = axes[j - 1] + 1;
+            return true;
+        }
+    return false;
+}
+
+/* New combinations a cell covers; with `mark` they count as seen. */
+static uint32_t gain(struct cover *c, const struct cell *cell, uint32_t known, bool mark)
+{
+    uint32_t axes[3] = {0, 1, 2}, n = 0;
+    do {
+        uint32_t words[3];
+        if (axes[c->strength - 1] >= known)
+            continue;
+        for (uint32_t i = 0; i < c->strength; i++)
+            words[i] = c->base[axes[i]] + cell->word[axes[i]];
+        size_t at = combination_index(c, words);
+        n += !c->seen[at];
+        if (mark && !c->seen[at]) {
+            c->seen[at] = 1;
+            c->left--;
+        }
+    } while (next_axes(axes, c->strength));
+    return n;
+}
+
+static uint64_t all_combinations(const struct cover *c)
+{
+    uint32_t axes[3] = {0, 1, 2};
+    uint64_t sum = 0;
+    do {
+        uint64_t n = 1;
+        for (uint32_t i = 0; i < c->strength; i++)
+            n *= c->sizes[axes[i]];
+        sum += n;
+    } while (next_axes(axes, c->strength));
+    return sum;
+}
+
+static void shuffled_axes(uint64_t *s, uint32_t *order)
+{
+    for (uint32_t i = 0; i < AXIS_COUNT; i++) {
+        uint32_t j = random_u32(s) % (i + 1);
+        order[i] = order[j];
+        order[j] = i;
+    }
+}
+
+/* One candidate: a combination not seen yet is fixed, the other words are drawn. */
+static void draw_cell(const struct cover *c, uint64_t *s, const struct cell *seed, uint32_t fixed, struct cell *out)
+{
+    for (uint32_t a = 0; a < AXIS_COUNT; a++)
+        out->word[a] = fixed >> a & 1 ? seed->word[a] : random_u32(s) % c->sizes[a];
+}
+
+static bool first_missing(const struct cover *c, uint64_t *s, struct cell *seed, uint32_t *fixed)
+{
+    uint32_t order[AXIS_COUNT] = {0}, axes[3] = {0, 1, 2};
+    shuffled_axes(s, order);
+    do {
+        uint64_t n = 1;
+        for (uint32_t i = 0; i < c->strength; i++)
+            n *= c->sizes[axes[i]];
+        for (uint64_t k = 0, from = random_u32(s) % n; k < n; k++) {
+            uint64_t rest = (k + from) % n;
+            uint32_t words[3];
+            *fixed = 0;
+            for (uint32_t i = 0; i < c->strength; i++) {
+                seed->word[axes[i]] = (uint32_t)(rest % c->sizes[axes[i]]);
+                rest /= c->sizes[axes[i]];
+                words[i] = c->base[axes[i]] + seed->word[axes[i]];
+                *fixed |= 1u << axes[i];
+            }
+            if (!c->seen[combination_index(c, words)])
+                return true;
+        }
+    } while (next_axes(axes, c->strength));
+    return false;
+}
+
+int cells_cover(const uint32_t *sizes, uint32_t strength, struct cell **out, uint32_t *count)
+{
+    struct cover c = {.strength = strength};
+    uint64_t s = 11;
+    uint32_t cap = 0;
+    memcpy(c.sizes, sizes, sizeof c.sizes);
+    for (uint32_t a = 0; a < AXIS_COUNT; a++)
+        c.base[a + 1] = c.base[a] + sizes[a];
+    c.combos = 1;
+    for (uint32_t i = 0; i < strength; i++)
+        c.combos *= c.base[AXIS_COUNT];
+    c.left = all_combinations(&c);
+    c.seen = mem_try_zero(c.combos, 1);
+    *out = NULL;
+    *count = 0;
+    if (!c.seen)
+        return ERR_NOMEM;
+    while (c.left) {
+        struct cell seed = {0}, best = {0}, one;
+        uint32_t fixed = 0, most = 0;
+        if (!first_missing(&c, &s, &seed, &fixed))
+            break;
+        for (uint32_t i = 0; i < 40; i++) {
+            draw_cell(&c, &s, &seed, fixed, &one);
+            uint32_t g = gain(&c, &one, AXIS_COUNT, false);
+            if (g > most)
+                most = g, best = one;
+        }
+        if (*count == cap) {
+            cap = cap ? 2 * cap : 256;
+            struct cell *more = mem_try_resize(*out, cap * sizeof **out);
+            if (!more)
+                return mem_free(c.seen), ERR_NOMEM;
+            *out = more;
+        }
+        gain(&c, &best, AXIS_COUNT, true);
+        (*out)[(*count)++] = best;
+    }
+    mem_free(c.seen);
+    return 0;
+}
+
+int cells_all(const uint32_t *sizes, struct cell **out, uint32_t *count)
+{
+    uint64_t n = 1;
+    for (uint32_t a = 0; a < AXIS_COUNT; a++)
+        n *= sizes[a];
+    *count = (uint32_t)n;
+    *out = mem_try_array(n, sizeof **out);
+    for (uint64_t i = 0; *out && i < n; i++) {
+        uint64_t rest = i;
+        for (uint32_t a = 0; a < AXIS_COUNT; a++) {
+            (*out)[i].word[a] = (uint32_t)(rest % sizes[a]);
+            rest /= sizes[a];
+        }
+    }
+    return *out ? 0 : ERR_NOMEM;
+}
+
+/* ---- the table ---- */
+
+/* For every pair of words: cells that held it, mismatches, refusals. */
+struct pair_count {
+    uint32_t cells, wrong, refused;
+};
+
+struct table {
+    struct pair_count *pairs; /* [words][words] */
+    uint32_t base[AXIS_COUNT + 1];
+};
+
+static void table_add(struct table *t, const struct cell *cell, enum verdict v)
+{
+    uint32_t all = t->base[AXIS_COUNT];
+    for (uint32_t a = 0; a < AXIS_COUNT; a++)
+        for (uint32_t b = 0; b < AXIS_COUNT; b++) {
+            struct pair_count *p = &t->pairs[(size_t)(t->base[a] + cell->word[a]) * all + t->base[b] + cell->word[b]];
+            p->cells += v != CELL_REFUSED;
+            p->wrong += v == CELL_WRONG;
+            p->refused += v == CELL_REFUSED;
+        }
+}
+
+static void table_print(FILE *f, const struct table *t, const struct matrix *m, const char *what)
+{
+    uint32_t all = t->base[AXIS_COUNT];
+    fprintf(f, "One row for every two axes: how many pairs of their words were run, in how many cells, with how many mismatches; `refused` counts "
+               "cells that a format or backend cannot hold and refused by name. Chosen as: %s.\n\n", what);
+    fprintf(f, "| axis | axis | pairs of words run | of | cells | mismatches | refused |\n|---|---|---|---|---|---|---|\n");
+    for (uint32_t a = 0; a < AXIS_COUNT; a++)
+        for (uint32_t b = a + 1; b < AXIS_COUNT; b++) {
+            uint32_t run = 0, cells = 0, wrong = 0, refused = 0;
+            for (uint32_t i = t->base[a]; i < t->base[a + 1]; i++)
+                for (uint32_t j = t->base[b]; j < t->base[b + 1]; j++) {
+                    const struct pair_count *p = &t->pairs[(size_t)i * all + j];
+                    run += p->cells > 0;
+                    cells += p->cells;
+                    wrong += p->wrong;
+                    refused += p->refused;
+                }
+            fprintf(f, "| %s | %s | %u | %u | %u | %u | %u |\n", matrix_axis_name(a), matrix_axis_name(b), run,
+                    m->sizes[a] * m->sizes[b], cells, wrong, refused);
+        }
+    fprintf(f, "\nThe words:\n\n");
+    for (uint32_t a = 0; a < AXIS_COUNT; a++) {
+        fprintf(f, "- %s:", matrix_axis_name(a));
+        for (uint32_t i = 0; i < m->sizes[a]; i++)
+            fprintf(f, "%s %s", i ? "," : "", matrix_word(m, a, i));
+        fprintf(f, "\n");
+    }
+}
+
+/* Cells of one machine one after the other. */
+static int by_machine(const void *a, const void *b)
+{
+    const struct cell *x = a, *y = b;
+    for (uint32_t i = 0; i < AXIS_COUNT; i++)
+        if (x->word[i] != y->word[i])
+            return x->word[i] < y->word[i] ? -1 : 1;
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const char *what = argc > 1 && (!strcmp(argv[1], "triples") || !strcmp(argv[1], "full") || !strcmp(argv[1], "pairs")) ? argv[1] : NULL;
+    const char *table_path = NULL;
+    int at = what ? 2 : 1;
+    if (at + 1 < argc && !strcmp(argv[at], "--table"))
+        table_path = argv[at + 1], at += 2;
+    if (at >= argc) {
+        fprintf(stderr, "usage: law_matrix [pairs|triples|full] [--table FILE] MODEL...\n");
+        return 2;
+    }
+    static struct matrix m;
+    struct table t = {0};
+    struct cell *cells = NULL;
+    uint32_t count = 0, good = 0, wrong = 0, refused = 0;
+    what = what ? what : "pairs";
+    matrix_open(&m, (uint32_t)(argc - at), (const char *const *)argv + at);
+    int rc = !strcmp(what, "full") ? cells_all(m.sizes, &cells, &count) : cells_cover(m.sizes, what[0] == 'p' ? 2 : 3, &cells, &count);
+    for (uint32_t a = 0; a < AXIS_COUNT; a++)
+        t.base[a + 1] = t.base[a] + m.sizes[a];
+    t.pairs = mem_try_zero((size_t)t.base[AXIS_COUNT] * t.base[AXIS_COUNT], sizeof *t.pairs);
+    if (rc || !t.pairs)
+        return 1;
+    qsort(cells, count, sizeof *cells, by_machine);
+    for (uint32_t i = 0; i < count; i++) {
+        enum verdict v = matrix_run(&m, &cells[i]);
+        good += v == CELL_GOOD;
+        wrong += v == CELL_WRONG;
+        refused += v == CELL_REFUSED;
+        table_add(&t, &cells[i], v);
+    }
+    matrix_close(&m);
+    FILE *f = table_path ? fopen(table_path, "w") : stdout;
+    if (!f)
+        return 1;
+    table_print(f, &t, &m, what);
+    if (table_path)
+        fclose(f);
+    mem_free(cells);
+    mem_free(t.pairs);
+    printf("%s: %u cells, %u mismatches, %u refused by name\n", what, good + wrong, wrong, refused);
+    return wrong != 0 || good == 0;
+}
