@@ -9,7 +9,7 @@
 #include "law/matrix.h"
 
 #include "base/mem.h"
-#include "base/str.h"
+#include "ops/random_weight.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,0 +1,75 @@
+/* tests/law/matrix.h - the axes of the law matrix and what runs one cell.
+ *
+ * A new feature is one word in a list of matrix_axes.c.  matrix.c chooses and counts cells; matrix_run.c runs them. */
+#ifndef RH_TESTS_LAW_MATRIX_H
+#define RH_TESTS_LAW_MATRIX_H
+
+#include "engine/engine.h"
+
+#include <stdint.h>
+
+/* model and machine first: cells are sorted, and those of one machine share it */
+enum axis { AXIS_MODEL, AXIS_KV, AXIS_MACHINE, AXIS_CACHE, AXIS_COMPANY, AXIS_CUT, AXIS_PROPOSE, AXIS_SAMPLING, AXIS_COUNT };
+enum cache_word { CACHE_COLD, CACHE_HIT, CACHE_PARTIAL, CACHE_REWIND, CACHE_PREEMPT, CACHE_WORDS };
+enum verdict { CELL_GOOD, CELL_WRONG, CELL_REFUSED };
+
+struct cell {
+    uint32_t word[AXIS_COUNT];
+};
+int cells_cover(const uint32_t *sizes, uint32_t strength, struct cell **out, uint32_t *count); /* the caller frees */
+int cells_all(const uint32_t *sizes, struct cell **out, uint32_t *count);
+
+struct machine_word { /* how a model is run */
+    const char *name, *backend;
+    uint32_t threads, steps;
+};
+struct propose_word {
+    const char *name;
+    uint32_t propose, depth;
+    bool draft; /* the model itself is the draft's model too */
+};
+struct sampling_word {
+    const char *name;
+    float temperature, top_p, repetition, presence;
+    uint32_t window, n, top;
+    bool logprobs;
+};
+enum { CHOICES = 3, TOKENS = 40, TOP = 4, PROMPT = 150, MODELS_MAX = 128 };
+
+/* what a request gave; compared whole */
+struct answer {
+    struct {
+        uint32_t count, finish, ids[TOKENS], top_ids[TOKENS][TOP];
+        float logprobs[TOKENS], top_logprobs[TOKENS][TOP];
+    } choice[CHOICES];
+};
+
+struct matrix {
+    uint32_t sizes[AXIS_COUNT], model_count;
+    const char *models[MODELS_MAX];
+    /* the machine that is open: words of model, kv, machine, and whether its state is too small for everybody */
+    uint32_t open_model, open_kv, open_machine;
+    bool open, open_small, refused;
+    struct device *device;
+    struct model *model;
+    struct engine *engine;
+    struct answer *plain; /* [samplings] of the open model, kv and backend */
+    bool *plain_there;
+    uint32_t plain_model, plain_kv, plain_backend;
+};
+
+void matrix_open(struct matrix *m, uint32_t model_count, const char *const *models);
+void matrix_close(struct matrix *m);
+enum verdict matrix_run(struct matrix *m, const struct cell *cell);
+const char *matrix_axis_name(uint32_t axis);
+const char *matrix_word(const struct matrix *m, uint32_t axis, uint32_t word);
+
+/* matrix_axes.c */
+extern const struct machine_word machine_words[];
+extern const struct propose_word propose_words[];
+extern const struct sampling_word sampling_words[];
+extern const uint32_t machine_count, propose_count, sampling_count;
+extern const char *const kv_words[];
+extern const uint32_t kv_count;
+
+#endif

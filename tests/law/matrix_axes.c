@@ -1,0 +1,70 @@
+/* tests/law/matrix_axes.c - the words of the law matrix. */
+#include "law/matrix.h"
+
+#include <string.h>
+
+#define COUNT(list) (uint32_t)(sizeof(list) / sizeof *(list))
+
+const struct machine_word machine_words[] = {
+    {"cpu, 1 thread", "cpu", 1, 1},
+    {"cpu, 2 threads", "cpu", 2, 1},
+    {"ref", "ref", 1, 1},
+};
+const uint32_t machine_count = COUNT(machine_words);
+
+const char *const kv_words[] = {"f32", "f16", "bf16", "q8"};
+const uint32_t kv_count = COUNT(kv_words);
+
+const struct propose_word propose_words[] = {
+    {"no proposals", 0, 0, false},
+    {"echo", ENGINE_PROPOSE_ECHO, 8, false},
+    {"lookup", ENGINE_PROPOSE_LOOKUP, 6, false},
+    {"echo and lookup, as they pay", ENGINE_PROPOSE_ALL, 0, false},
+};
+const uint32_t propose_count = COUNT(propose_words);
+
+const struct sampling_word sampling_words[] = {
+    {"greedy", 0, 1, 1, 0, 0, 1, 0, false},
+    {"seeded", 0.9f, 0.95f, 1, 0, 0, 1, 0, false},
+    {"penalties", 0.8f, 1, 1.2f, 0.3f, 24, 1, 0, false},
+    {"logprobs", 0, 1, 1, 0, 0, 1, TOP, true},
+    {"n = 3", 1, 0.9f, 1, 0, 0, 3, 2, true},
+};
+const uint32_t sampling_count = COUNT(sampling_words);
+
+static const char *const axis_names[AXIS_COUNT] = {"model", "state format", "machine", "cache", "company", "cut", "proposals", "sampling"};
+static const char *const cache_names[CACHE_WORDS] = {"cold", "hit", "partial hit", "after rewind", "after pre-emption"};
+static const char *const company_names[] = {"alone", "among 8"};
+static const char *const cut_names[] = {"one span", "random chunks"};
+
+const char *matrix_axis_name(uint32_t axis)
+{
+    return axis_names[axis];
+}
+
+const char *matrix_word(const struct matrix *m, uint32_t axis, uint32_t word)
+{
+    const char *slash;
+    switch ((enum axis)axis) {
+    case AXIS_MODEL:
+        slash = strrchr(m->models[word], '/');
+        return slash ? slash + 1 : m->models[word];
+    case AXIS_KV:
+        return kv_words[word];
+    case AXIS_MACHINE:
+        return machine_words[word].name;
+    case AXIS_CACHE:
+        return cache_names[word];
+    case AXIS_COMPANY:
+        return company_names[word];
+    case AXIS_CUT:
+        return cut_names[word];
+    case AXIS_PROPOSE:
+        return propose_words[word].name;
+    case AXIS_SAMPLING:
+        return sampling_words[word].name;
+    case AXIS_COUNT:
+        break;
+    }
+    return "?";
+}

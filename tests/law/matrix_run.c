@@ -1,0 +1,323 @@
+/* tests/law/matrix_run.c - one cell of the law matrix: the machine it runs on, what stands around the request, and the comparison. */
+#include "law/matrix.h"
+
+#include "base/mem.h"
+#include "base/rng.h"
+#include "engine/backends.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS_MAX = 256, OTHERS = 7, STATE_BYTES = 256 << 20, IDS_MAX = 512 };
+
+/* ---- the machine ---- */
+
+static void close_machine(struct matrix *m)
+{
+    if (m->engine)
+        engine_close(m->engine);
+    model_close(m->model);
+    if (m->device)
+        device_backend(m->device)->device_close(m->device);
+    m->engine = NULL;
+    m->model = NULL;
+    m->device = NULL;
+    m->open = m->refused = false;
+}
+
+static int id_bytes(void *ctx, uint32_t id, struct buf *out)
+{
+    (void)ctx;
+    buf_printf(out, "<%u>", id);
+    return out->failed;
+}
+
+/* Just enough for two of the nine, so that the youngest must give way. */
+static uint64_t small_state(const struct matrix *m)
+{
+    struct kv_config kc = {0};
+    engine_kv_config(m->model, m->device, ROWS_MAX, &kc);
+    uint64_t one = kv_plan_bytes(&kc, PROMPT + TOKENS + KV_PAGE);
+    return 2 * ((one + KV_SLAB - 1) / KV_SLAB * KV_SLAB) + KV_SLAB;
+}
+
+static int open_machine(struct matrix *m, uint32_t model, uint32_t kv, uint32_t machine, bool small, struct err *err)
+{
+    const struct machine_word *w = &machine_words[machine];
+    const struct backend *b;
+    struct device_config dev = {.n_threads = w->threads};
+    int format = kv_format_parse(kv_words[kv], strlen(kv_words[kv]));
+    struct model_options opt = {.rows_max = ROWS_MAX, .context = 512};
+    close_machine(m);
+    m->open = true;
+    m->open_model = model;
+    m->open_kv = kv;
+    m->open_machine = machine;
+    m->open_small = small;
+    if (format < 0)
+        return err_set(err, ERR_ARGUMENT, "no state format '%s'", kv_words[kv]);
+    opt.k_format = opt.v_format = (enum kv_format)format;
+    int rc = backends_find(w->backend, &b, err);
+    if (rc == 0)
+        rc = b->device_open(&dev, &m->device, err);
+    if (rc == 0)
+        rc = model_open(m->models[model], m->device, &opt, &m->model, err);
+    if (rc == 0) {
+        struct engine_config cfg = {.model = m->model, .device = m->device, .rows_max = ROWS_MAX, .steps_in_flight = w->steps,
+                                    .state_bytes = small ? small_state(m) : STATE_BYTES, .id_bytes = id_bytes};
+        rc = engine_open(&cfg, &m->engine, err);
+    }
+    return rc;
+}
+
+/* ---- requests ---- */
+
+/* Text that repeats itself, so that proposals are made and are sometimes right. */
+static void prompt_make(uint32_t *ids, uint32_t n, uint32_t vocab, uint32_t seed)
+{
+    uint32_t run = 0, from = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t c[4] = {i, seed, 0, 0}, bits[4];
+        rng_philox(5, c, bits);
+        if (run == 0 && i > 24 && bits[1] % 8 == 0) {
+            run = 10 + bits[2] % 20;
+            from = bits[3] % (i - 20);
+        }
+        ids[i] = run ? ids[from++] : bits[0] % vocab;
+        run -= run > 0;
+    }
+}
+
+static struct engine_request_config request_config(const struct sampling_word *s, uint64_t seed)
+{
+    struct engine_request_config c = {.max_tokens = TOKENS, .n = s->n, .top = s->top, .logprobs = s->logprobs, .penalty_window = s->window};
+    c.sampling = (struct sample_params){.temperature = s->temperature, .top_p = s->top_p, .typical_p = 1, .repetition_penalty = s->repetition,
+                                        .presence_penalty = s->presence, .seed = seed, .order = {0, 1, 2, 3, 4, 5}};
+    return c;
+}
+
+static struct engine_request *submit(struct matrix *m, const struct engine_request_config *c, const uint32_t *ids, uint32_t n)
+{
+    struct err err = {0};
+    struct engine_request *r = NULL;
+    if (engine_request_new(m->engine, c, &r, &err) || engine_submit(r, ids, n, &err)) {
+        printf("submit: %s\n", err.text);
+        if (r)
+            engine_request_release(r);
+        return NULL;
+    }
+    return r;
+}
+
+static void finish(struct engine_request *r, uint32_t n, struct answer *out)
+{
+    struct answer dropped;
+    struct answer *a = out ? out : &dropped;
+    memset(a, 0, sizeof *a);
+    for (uint32_t done = 0; done < n;) {
+        struct engine_event e;
+        uint32_t seen = engine_request_seen(r);
+        while (engine_poll(r, &e)) {
+            uint32_t at = a->choice[e.choice].count;
+            if (e.kind == ENGINE_DONE) {
+                a->choice[e.choice].finish = 1 + engine_request_outcome(r, e.choice)->finish;
+                done++;
+                continue;
+            }
+            if (at == TOKENS)
+                continue;
+            a->choice[e.choice].ids[at] = e.id;
+            a->choice[e.choice].logprobs[at] = e.logprob;
+            for (uint32_t t = 0; t < e.top_count && t < TOP; t++) {
+                a->choice[e.choice].top_ids[at][t] = e.top_ids[t];
+                a->choice[e.choice].top_logprobs[at][t] = e.top_logprobs[t];
+            }
+            a->choice[e.choice].count++;
+        }
+        if (done < n)
+            engine_request_wait(r, seen, -1);
+    }
+    engine_request_release(r);
+}
+
+static void run_to_end(struct matrix *m, const struct engine_request_config *c, const uint32_t *ids, uint32_t n, struct answer *out)
+{
+    struct engine_request *r = submit(m, c, ids, n);
+    if (r)
+        finish(r, c->n ? c->n : 1, out);
+}
+
+/* ---- what stands before and beside ---- */
+
+/* The state the cell wants to find: what earlier requests left. */
+static void warm(struct matrix *m, enum cache_word cache, const uint32_t *prompt, uint32_t vocab)
+{
+    struct engine_request_config c = request_config(&sampling_words[0], 1);
+    uint32_t ids[IDS_MAX];
+    memcpy(ids, prompt, PROMPT * sizeof *ids);
+    c.max_tokens = 8;
+    if (cache == CACHE_HIT)
+        run_to_end(m, &c, ids, PROMPT, NULL);
+    if (cache == CACHE_PARTIAL) {
+        prompt_make(ids + PROMPT / 2, PROMPT / 2, vocab, 77);
+        run_to_end(m, &c, ids, PROMPT, NULL);
+    }
+    if (cache == CACHE_REWIND) { /* a longer text went on from it and is given up */
+        prompt_make(ids + PROMPT - 1, 60, vocab, 78);
+        run_to_end(m, &c, ids, PROMPT + 59, NULL);
+    }
+}
+
+static uint32_t neighbours(struct matrix *m, const struct cell *cell, uint32_t vocab, struct engine_request **out, uint32_t *choices)
+{
+    uint32_t count = 0, ids[IDS_MAX];
+    bool many = cell->word[AXIS_COMPANY] == 1 || cell->word[AXIS_CACHE] == CACHE_PREEMPT;
+    for (uint32_t i = 0; i < OTHERS && many; i++) {
+        const struct sampling_word *s = &sampling_words[i % sampling_count];
+        struct engine_request_config c = request_config(s, 100 + i);
+        uint32_t n = 10 + 20 * i;
+        c.chunk_max = i % 3 ? 0 : 9;
+        c.propose = propose_words[(i + cell->word[AXIS_CUT]) % propose_count].propose;
+        prompt_make(ids, n, vocab, 200 + i);
+        choices[count] = s->n;
+        out[count] = submit(m, &c, ids, n);
+        count += out[count] != NULL;
+    }
+    return count;
+}
+
+static void run_request(struct matrix *m, const struct cell *cell, bool plain, struct answer *out)
+{
+    const struct propose_word *p = &propose_words[cell->word[AXIS_PROPOSE]];
+    struct engine_request_config c = request_config(&sampling_words[cell->word[AXIS_SAMPLING]], 42);
+    struct engine_request *others[OTHERS], *mine;
+    uint32_t choices[OTHERS], prompt[PROMPT], vocab = model_info(m->model)->vocab;
+    vocab = vocab < 4000 ? vocab : 4000;
+    prompt_make(prompt, PROMPT, vocab, 9);
+    enum cache_word cache = (enum cache_word)cell->word[AXIS_CACHE];
+    c.no_reuse = plain || cache == CACHE_COLD;
+    if (plain) {
+        run_to_end(m, &c, prompt, PROMPT, out);
+        return;
+    }
+    warm(m, cache, prompt, vocab);
+    c.chunk_max = cell->word[AXIS_CUT] == 1 ? 1 + (cell->word[AXIS_SAMPLING] * 7 + cell->word[AXIS_MODEL] * 5 + cell->word[AXIS_KV]) % 37 : 0;
+    c.propose = p->propose;
+    c.propose_depth = p->depth;
+    uint32_t count = neighbours(m, cell, vocab, others, choices);
+    memset(out, 0, sizeof *out);
+    mine = submit(m, &c, prompt, PROMPT);
+    if (mine)
+        finish(mine, c.n, out);
+    for (uint32_t i = 0; i < count; i++)
+        finish(others[i], choices[i], NULL);
+}
+
+/* ---- cells ---- */
+
+static void tell(const struct matrix *m, const struct cell *cell, const char *what)
+{
+    printf("%s:", what);
+    for (uint32_t a = 0; a < AXIS_COUNT; a++)
+        printf(" %s%s", matrix_word(m, a, cell->word[a]), a + 1 < AXIS_COUNT ? " |" : "\n");
+}
+
+static enum verdict machine_for(struct matrix *m, const struct cell *cell, uint32_t machine, bool small)
+{
+    struct err err = {0};
+    uint32_t model = cell->word[AXIS_MODEL], kv = cell->word[AXIS_KV];
+    if (!m->open || m->open_model != model || m->open_kv != kv || m->open_machine != machine || m->open_small != small) {
+        int rc = open_machine(m, model, kv, machine, small, &err);
+        m->refused = rc == ERR_UNSUPPORTED;
+        if (rc && rc != ERR_UNSUPPORTED) {
+            tell(m, cell, err.text);
+            close_machine(m);
+            return CELL_WRONG;
+        }
+        if (m->refused)
+            printf("refused: %s\n", err.text);
+    }
+    return m->refused ? CELL_REFUSED : CELL_GOOD;
+}
+
+/* The first machine with that backend is the plain one. */
+static uint32_t plain_machine(uint32_t machine)
+{
+    uint32_t i = 0;
+    while (strcmp(machine_words[i].backend, machine_words[machine].backend) != 0)
+        i++;
+    return i;
+}
+
+static enum verdict find_plain(struct matrix *m, const struct cell *cell)
+{
+    uint32_t machine = plain_machine(cell->word[AXIS_MACHINE]), s = cell->word[AXIS_SAMPLING];
+    if (m->plain_model != cell->word[AXIS_MODEL] || m->plain_kv != cell->word[AXIS_KV] || m->plain_backend != machine) {
+        memset(m->plain_there, 0, sampling_count * sizeof *m->plain_there);
+        m->plain_model = cell->word[AXIS_MODEL];
+        m->plain_kv = cell->word[AXIS_KV];
+        m->plain_backend = machine;
+    }
+    if (m->plain_there[s])
+        return CELL_GOOD;
+    enum verdict v = machine_for(m, cell, machine, false);
+    if (v != CELL_GOOD)
+        return v;
+    for (struct cell one = *cell; one.word[AXIS_SAMPLING] = s, s < sampling_count; s++) { /* all that are missing, while it is open */
+        if (!m->plain_there[s])
+            run_request(m, &one, true, &m->plain[s]);
+        m->plain_there[s] = true;
+    }
+    return m->plain[cell->word[AXIS_SAMPLING]].choice[0].count == TOKENS ? CELL_GOOD : CELL_WRONG;
+}
+
+enum verdict matrix_run(struct matrix *m, const struct cell *cell)
+{
+    bool small = cell->word[AXIS_CACHE] == CACHE_PREEMPT;
+    struct engine_stats before, after;
+    struct answer got;
+    enum verdict v = find_plain(m, cell);
+    if (v == CELL_GOOD)
+        v = machine_for(m, cell, cell->word[AXIS_MACHINE], small);
+    if (v != CELL_GOOD)
+        return v;
+    engine_stats(m->engine, &before);
+    run_request(m, cell, false, &got);
+    engine_stats(m->engine, &after);
+    if (memcmp(&got, &m->plain[cell->word[AXIS_SAMPLING]], sizeof got) != 0) {
+        tell(m, cell, "MISMATCH");
+        return CELL_WRONG;
+    }
+    if (small && after.preempted == before.preempted) {
+        tell(m, cell, "nothing was pre-empted");
+        return CELL_WRONG;
+    }
+    return CELL_GOOD;
+}
+
+void matrix_open(struct matrix *m, uint32_t model_count, const char *const *models)
+{
+    m->model_count = model_count < MODELS_MAX ? model_count : MODELS_MAX;
+    memcpy(m->models, models, m->model_count * sizeof *models);
+    m->sizes[AXIS_MODEL] = m->model_count;
+    m->sizes[AXIS_KV] = kv_count;
+    m->sizes[AXIS_MACHINE] = machine_count;
+    m->sizes[AXIS_CACHE] = CACHE_WORDS;
+    m->sizes[AXIS_COMPANY] = 2;
+    m->sizes[AXIS_CUT] = 2;
+    m->sizes[AXIS_PROPOSE] = propose_count;
+    m->sizes[AXIS_SAMPLING] = sampling_count;
+    m->plain = mem_try_zero(sampling_count, sizeof *m->plain);
+    m->plain_there = mem_try_zero(sampling_count, sizeof *m->plain_there);
+    m->plain_model = UINT32_MAX;
+    if (!m->plain || !m->plain_there)
+        abort();
+}
+
+void matrix_close(struct matrix *m)
+{
+    close_machine(m);
+    mem_free(m->plain);
+    mem_free(m->plain_there);
+}
