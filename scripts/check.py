@@ -99,6 +99,22 @@ def golden_steps(run, folder, converted):
         run.step("goldens, KL of 8-bit weights", [program("kl_run"), "5e-4", converted + "_q8"])
 
 
+MATRIX_MODELS = ("llama", "gemma3", "qwen3", "phi3_long", "granite", "mistral")
+
+
+def matrix_steps(run, golden, models, long):
+    """The law over the engine: every pair of features (check long: every triple, over all models; then all combinations, one model a state kind)."""
+    table = os.path.join(TOP, "build", "law_matrix.md")
+    few = [os.path.join(golden, name) for name in MATRIX_MODELS]
+    if long:
+        few = sorted(os.path.join(golden, name) for name in os.listdir(golden) if os.path.exists(os.path.join(golden, name, "golden.json")))
+    run.step("law matrix", [program("law_matrix"), "triples" if long else "pairs", "--table", table, *few])
+    if "smollm2" in models:
+        run.step("law matrix, a real model", [program("law_matrix"), "triples" if long else "pairs", "--cpu", models["smollm2"]])
+    for name in ("llama", "gemma3") if long else ():
+        run.step(f"law matrix, whole, {name}", [program("law_matrix"), "full", os.path.join(golden, name)])
+
+
 def fuzz_targets():
     folder = os.path.join(TOP, "tests", "fuzz")
     return sorted(name[:-2] for name in os.listdir(folder) if name.endswith(".c"))
@@ -126,7 +142,7 @@ def sanitizer_steps(run, long):
 
 
 def tier_check(run, long=False):
-    if not run.build("release", "all", "unit_tests", "op_tests", "chat_tool", "text_tool", "logits_tool", "golden_run", "kl_run", "law_model"):
+    if not run.build("release", "all", "unit_tests", "op_tests", "chat_tool", "text_tool", "logits_tool", "golden_run", "kl_run", "law_model", "law_matrix"):
         return
     run.step("structure", [PYTHON, "scripts/structure.py"])
     run.step("baseline instructions", [PYTHON, "scripts/check_isa.py", RELEASE])
@@ -138,6 +154,7 @@ def tier_check(run, long=False):
     run.step("law over models", [program("law_model"), golden, *(["long"] if long else [])])
     models = real_models(run)
     names = [models[n] for n in models]
+    matrix_steps(run, golden, models, long)
     run.step("templates", [PYTHON, "tests/chat_oracle.py", "--tool", program("chat_tool"), golden, *names])
     run.step("tokenizers", [PYTHON, "tests/text_oracle.py", "--tool", program("text_tool"), "--lines", "1000000" if long else "100000", *[f"{n}=3" for n in names],
                             os.path.join(golden, "llama", "tokenizer.json")])

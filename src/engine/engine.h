@@ -44,6 +44,7 @@ struct engine_config {
     uint32_t waiting_max;         /* beyond it submit answers ERR_BUSY; 0 = 4096 */
     uint32_t retained_max;        /* finished sequences kept for reuse; 0 = 64 */
     bool retain_none;
+    uint32_t preempt_at;          /* tests: every sequence is pre-empted once, when it has so many tokens; 0 = only when pages run out */
     /* The bytes of an id in the text, for stop strings; called on the engine thread. */
     int (*id_bytes)(void *ctx, uint32_t id, struct buf *out);
     void *id_bytes_ctx;

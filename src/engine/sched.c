@@ -190,6 +190,21 @@ static void preempt(struct engine *e, struct step *step, struct seq *s)
     log_put(LOG_DEBUG, "engine: sequence of %u tokens pre-empted", s->count);
 }
 
+static bool may_run(const struct seq *s)
+{
+    return !s->request->cancel_seen && !s->doomed;
+}
+
+/* What a test asked for: sequences that got far enough give their state up once. */
+static void preempt_asked(struct engine *e, struct step *step)
+{
+    for (uint32_t i = e->running_count; e->cfg.preempt_at && i-- > 0;) {
+        struct seq *s = e->running[i];
+        if (s->generated >= e->cfg.preempt_at && !s->admitted_before && s->in_flight == 0 && may_run(s))
+            preempt(e, step, s);
+    }
+}
+
 /* Something that is younger than `s` and can give its pages up at once. */
 static struct seq *victim_of(struct engine *e, const struct seq *s)
 {
@@ -293,11 +308,6 @@ static void admit(struct engine *e)
 static uint32_t rows_left(const struct seq *s)
 {
     return s->count - kv_seq_covered(s->kv) - s->in_flight;
-}
-
-static bool may_run(const struct seq *s)
-{
-    return !s->request->cancel_seen && !s->doomed;
 }
 
 /* How many of `wanted` tokens its consumer has room for. */
@@ -430,6 +440,7 @@ void sched_plan(struct engine *e, struct step *step)
 {
     struct seq *s;
     step->item_count = step->row_count = step->out_count = step->logit_count = step->decode_count = 0;
+    preempt_asked(e, step);
     admit(e);
     for (uint64_t age = 0; (s = next_by_age(e, age)) && step->row_count < e->cfg.rows_max; age++) {
         age = s->age;

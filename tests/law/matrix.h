@@ -47,9 +47,9 @@ struct answer {
 struct matrix {
     uint32_t sizes[AXIS_COUNT], model_count;
     const char *models[MODELS_MAX];
-    /* the machine that is open: words of model, kv, machine, and whether its state is too small for everybody */
+    /* the machine that is open: words of model, kv, machine, and whether it pre-empts */
     uint32_t open_model, open_kv, open_machine;
-    bool open, open_small, refused;
+    bool open, open_preempting, refused;
     struct device *device;
     struct model *model;
     struct engine *engine;
@@ -58,7 +58,7 @@ struct matrix {
     uint32_t plain_model, plain_kv, plain_backend;
 };
 
-void matrix_open(struct matrix *m, uint32_t model_count, const char *const *models);
+void matrix_open(struct matrix *m, uint32_t model_count, const char *const *models, bool cpu_only);
 void matrix_close(struct matrix *m);
 enum verdict matrix_run(struct matrix *m, const struct cell *cell);
 const char *matrix_axis_name(uint32_t axis);

@@ -33,16 +33,7 @@ static int id_bytes(void *ctx, uint32_t id, struct buf *out)
     return out->failed;
 }
 
-/* Just enough for two of the nine, so that the youngest must give way. */
-static uint64_t small_state(const struct matrix *m)
-{
-    struct kv_config kc = {0};
-    engine_kv_config(m->model, m->device, ROWS_MAX, &kc);
-    uint64_t one = kv_plan_bytes(&kc, PROMPT + TOKENS + KV_PAGE);
-    return 2 * ((one + KV_SLAB - 1) / KV_SLAB * KV_SLAB) + KV_SLAB;
-}
-
-static int open_machine(struct matrix *m, uint32_t model, uint32_t kv, uint32_t machine, bool small, struct err *err)
+static int open_machine(struct matrix *m, uint32_t model, uint32_t kv, uint32_t machine, bool preempting, struct err *err)
 {
     const struct machine_word *w = &machine_words[machine];
     const struct backend *b;
@@ -54,7 +45,7 @@ static int open_machine(struct matrix *m, uint32_t model, uint32_t kv, uint32_t 
     m->open_model = model;
     m->open_kv = kv;
     m->open_machine = machine;
-    m->open_small = small;
+    m->open_preempting = preempting;
     if (format < 0)
         return err_set(err, ERR_ARGUMENT, "no state format '%s'", kv_words[kv]);
     opt.k_format = opt.v_format = (enum kv_format)format;
@@ -65,7 +56,7 @@ static int open_machine(struct matrix *m, uint32_t model, uint32_t kv, uint32_t 
         rc = model_open(m->models[model], m->device, &opt, &m->model, err);
     if (rc == 0) {
         struct engine_config cfg = {.model = m->model, .device = m->device, .rows_max = ROWS_MAX, .steps_in_flight = w->steps,
-                                    .state_bytes = small ? small_state(m) : STATE_BYTES, .id_bytes = id_bytes};
+                                    .state_bytes = STATE_BYTES, .id_bytes = id_bytes, .preempt_at = preempting ? 7 : 0};
         rc = engine_open(&cfg, &m->engine, err);
     }
     return rc;
@@ -172,8 +163,7 @@ static void warm(struct matrix *m, enum cache_word cache, const uint32_t *prompt
 static uint32_t neighbours(struct matrix *m, const struct cell *cell, uint32_t vocab, struct engine_request **out, uint32_t *choices)
 {
     uint32_t count = 0, ids[IDS_MAX];
-    bool many = cell->word[AXIS_COMPANY] == 1 || cell->word[AXIS_CACHE] == CACHE_PREEMPT;
-    for (uint32_t i = 0; i < OTHERS && many; i++) {
+    for (uint32_t i = 0; i < OTHERS && cell->word[AXIS_COMPANY] == 1; i++) {
         const struct sampling_word *s = &sampling_words[i % sampling_count];
         struct engine_request_config c = request_config(s, 100 + i);
         uint32_t n = 10 + 20 * i;
@@ -223,12 +213,12 @@ static void tell(const struct matrix *m, const struct cell *cell, const char *wh
         printf(" %s%s", matrix_word(m, a, cell->word[a]), a + 1 < AXIS_COUNT ? " |" : "\n");
 }
 
-static enum verdict machine_for(struct matrix *m, const struct cell *cell, uint32_t machine, bool small)
+static enum verdict machine_for(struct matrix *m, const struct cell *cell, uint32_t machine, bool preempting)
 {
     struct err err = {0};
     uint32_t model = cell->word[AXIS_MODEL], kv = cell->word[AXIS_KV];
-    if (!m->open || m->open_model != model || m->open_kv != kv || m->open_machine != machine || m->open_small != small) {
-        int rc = open_machine(m, model, kv, machine, small, &err);
+    if (!m->open || m->open_model != model || m->open_kv != kv || m->open_machine != machine || m->open_preempting != preempting) {
+        int rc = open_machine(m, model, kv, machine, preempting, &err);
         m->refused = rc == ERR_UNSUPPORTED;
         if (rc && rc != ERR_UNSUPPORTED) {
             tell(m, cell, err.text);
@@ -274,12 +264,12 @@ static enum verdict find_plain(struct matrix *m, const struct cell *cell)
 
 enum verdict matrix_run(struct matrix *m, const struct cell *cell)
 {
-    bool small = cell->word[AXIS_CACHE] == CACHE_PREEMPT;
+    bool preempting = cell->word[AXIS_CACHE] == CACHE_PREEMPT;
     struct engine_stats before, after;
     struct answer got;
     enum verdict v = find_plain(m, cell);
     if (v == CELL_GOOD)
-        v = machine_for(m, cell, cell->word[AXIS_MACHINE], small);
+        v = machine_for(m, cell, cell->word[AXIS_MACHINE], preempting);
     if (v != CELL_GOOD)
         return v;
     engine_stats(m->engine, &before);
@@ -289,20 +279,21 @@ enum verdict matrix_run(struct matrix *m, const struct cell *cell)
         tell(m, cell, "MISMATCH");
         return CELL_WRONG;
     }
-    if (small && after.preempted == before.preempted) {
+    if (preempting && after.preempted == before.preempted) {
         tell(m, cell, "nothing was pre-empted");
         return CELL_WRONG;
     }
     return CELL_GOOD;
 }
 
-void matrix_open(struct matrix *m, uint32_t model_count, const char *const *models)
+void matrix_open(struct matrix *m, uint32_t model_count, const char *const *models, bool cpu_only)
 {
     m->model_count = model_count < MODELS_MAX ? model_count : MODELS_MAX;
     memcpy(m->models, models, m->model_count * sizeof *models);
     m->sizes[AXIS_MODEL] = m->model_count;
     m->sizes[AXIS_KV] = kv_count;
-    m->sizes[AXIS_MACHINE] = machine_count;
+    while (m->sizes[AXIS_MACHINE] < machine_count && (!cpu_only || !strcmp(machine_words[m->sizes[AXIS_MACHINE]].backend, "cpu")))
+        m->sizes[AXIS_MACHINE]++; /* the cpu's come first */
     m->sizes[AXIS_CACHE] = CACHE_WORDS;
     m->sizes[AXIS_COMPANY] = 2;
     m->sizes[AXIS_CUT] = 2;
