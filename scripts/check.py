@@ -151,6 +151,7 @@ def tier_check(run, long=False):
         run.step(f"ops {name}", [program(f"ops_{name}"), *(["long"] if long else [])])
     golden = os.path.join(TOP, "tests", "golden")
     golden_steps(run, golden, os.path.join(TOP, "build", "golden_gguf"))
+    run.step("goldens, MLX", [program("golden_run"), os.path.join(TOP, "tests", "golden_mlx"), "--backend", "ref"])
     run.step("law over models", [program("law_model"), golden, *(["long"] if long else [])])
     models = real_models(run)
     names = [models[n] for n in models]
