@@ -62,34 +62,53 @@ static void linear_sums(const float *w, const double *xt, uint32_t cols, double 
     memcpy(sums, s, sizeof s);
 }
 
-/* LINEAR_ROWS rows at a time, because the chains of one sum each are independent: the reference is used on whole texts. */
+static double linear_sum(const float *w, const float *x, uint32_t cols)
+{
+    double sum = 0;
+    for (uint32_t c = 0; c < cols; c++)
+        sum += (double)x[c] * (double)w[c];
+    return sum;
+}
+
+static void linear_store(const struct op_linear *op, uint32_t row, uint32_t o, double sum)
+{
+    float value = (float)sum, *y = ref_row(&op->y, row) + o;
+    if (op->bias)
+        value += op->bias[o];
+    value *= op->alpha;
+    *y = op->add ? *y + value : value;
+}
+
+static void linear_block(const struct op_linear *op, uint32_t first, double *xt)
+{
+    for (uint32_t c = 0; c < op->x.cols; c++)
+        for (uint32_t j = 0; j < LINEAR_ROWS; j++)
+            xt[(size_t)c * LINEAR_ROWS + j] = (double)ref_row(&op->x, first + j)[c];
+    for (uint32_t o = 0; o < op->y.cols; o++) {
+        double sums[LINEAR_ROWS];
+        linear_sums(op->w->values + (size_t)o * op->x.cols, xt, op->x.cols, sums);
+        for (uint32_t j = 0; j < LINEAR_ROWS; j++)
+            linear_store(op, first + j, o, sums[j]);
+    }
+}
+
+/* Rows in blocks, because the chains of one sum each are independent: the reference is used on whole texts.  What is left, one by one. */
 int ref_run_linear(struct device *d, const void *p)
 {
     (void)d;
     const struct op_linear *op = p;
-    uint32_t cols = op->x.cols;
-    double *xt = mem_try_array((size_t)cols * LINEAR_ROWS, sizeof *xt);
-    if (!xt)
-        return ERR_NOMEM;
-    for (uint32_t first = 0; first < op->x.rows; first += LINEAR_ROWS) {
-        uint32_t n = op->x.rows - first < LINEAR_ROWS ? op->x.rows - first : LINEAR_ROWS;
-        for (uint32_t j = 0; j < LINEAR_ROWS; j++)
-            for (uint32_t c = 0; c < cols; c++)
-                xt[(size_t)c * LINEAR_ROWS + j] = j < n ? (double)ref_row(&op->x, first + j)[c] : 0;
-        for (uint32_t o = 0; o < op->y.cols; o++) {
-            double sums[LINEAR_ROWS];
-            linear_sums(op->w->values + (size_t)o * cols, xt, cols, sums);
-            for (uint32_t j = 0; j < n; j++) {
-                float value = (float)sums[j];
-                if (op->bias)
-                    value += op->bias[o];
-                value *= op->alpha;
-                float *y = ref_row(&op->y, first + j) + o;
-                *y = op->add ? *y + value : value;
-            }
-        }
+    uint32_t first = 0;
+    if (op->x.rows >= LINEAR_ROWS) {
+        double *xt = mem_try_array((size_t)op->x.cols * LINEAR_ROWS, sizeof *xt);
+        if (!xt)
+            return ERR_NOMEM;
+        for (; first + LINEAR_ROWS <= op->x.rows; first += LINEAR_ROWS)
+            linear_block(op, first, xt);
+        mem_free(xt);
     }
-    mem_free(xt);
+    for (; first < op->x.rows; first++)
+        for (uint32_t o = 0; o < op->y.cols; o++)
+            linear_store(op, first, o, linear_sum(op->w->values + (size_t)o * op->x.cols, ref_row(&op->x, first), op->x.cols));
     return 0;
 }
 
