@@ -17,7 +17,7 @@
 #include "models/hparams.h"
 #include "models/model.h"
 
-#define ARCH_LIST(X) X(llama) X(mistral) X(qwen2) X(qwen3) X(phi3) X(granite) X(gemma3) X(lfm2) X(qwen3_5)
+#define ARCH_LIST(X) X(llama) X(mistral) X(qwen2) X(qwen3) X(phi3) X(granite) X(gemma2) X(gemma3) X(lfm2) X(qwen3_5) X(glm4) X(seed_oss)
 
 enum { MODEL_NAME_MAX = 192 };
 

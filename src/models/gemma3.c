@@ -3,6 +3,7 @@
  *
  * The embedding scale is sqrt(hidden) in f32, as transformers computes it for f32 weights and as GGUF's users do. */
 #include "models/decoder_binds.h"
+#include "models/gemma.h"
 
 static const struct bind binds[] = {
     BINDS_ENDS, BINDS_QKV, BINDS_QKV_FUSED, BINDS_QKV_BIAS, BINDS_QK_NORM, BINDS_O, BINDS_O_BIAS, BINDS_MLP,
@@ -26,11 +27,33 @@ static void defaults(struct hparams *hp)
     hp->context_train = 131072;
 }
 
-static void pattern_apply(struct hparams *hp, uint32_t pattern)
+void gemma_layers_by_period(struct hparams *hp, uint32_t period)
 {
-    for (uint32_t i = 0; i < hp->layers; i++) {
-        hp->sliding[i] = pattern != 0 && (i + 1) % pattern != 0;
+    for (uint32_t i = 0; i < hp->layers && i < MODEL_LAYERS_MAX; i++) {
+        hp->sliding[i] = period != 0 && (i + 1) % period != 0;
     }
+}
+
+int gemma_read_scales(struct hparams *hp, const struct config_reader *cfg, struct err *err)
+{
+    float query_scalar = 256.0f;
+    int rc = json_get_f32(cfg->root, "query_pre_attn_scalar", &query_scalar, cfg->where, err);
+    if (rc == 0) {
+        rc = json_get_f32(cfg->root, "attn_logit_softcapping", &hp->attn_softcap, cfg->where, err);
+    }
+    if (rc == 0) {
+        rc = json_get_f32(cfg->root, "final_logit_softcapping", &hp->final_softcap, cfg->where, err);
+    }
+    if (rc == 0) {
+        rc = json_get_u32(cfg->root, "sliding_window", &hp->window, cfg->where, err);
+    }
+    if (rc == 0 && !(query_scalar > 0.0f)) {
+        return err_set(err, ERR_FORMAT, "%s: query_pre_attn_scalar: expected a number above 0, got %g", cfg->where,
+                       (double)query_scalar);
+    }
+    hp->attn_scale = (float)(1.0 / __builtin_sqrt((double)query_scalar));
+    hp->embed_scale = __builtin_sqrtf((float)hp->hidden);
+    return rc;
 }
 
 /* Two rope sets: rope_parameters by layer type, or rope_theta and rope_scaling for full layers beside rope_local_base_freq. */
@@ -46,7 +69,6 @@ static int read_rope(struct hparams *hp, const struct config_reader *cfg, struct
 
 static int read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
 {
-    float query_scalar = 256.0f;
     uint32_t pattern = 6;
     bool known = false, bidirectional = false;
     defaults(hp);
@@ -58,16 +80,7 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
         rc = read_rope(hp, cfg, err);
     }
     if (rc == 0) {
-        rc = json_get_f32(cfg->root, "query_pre_attn_scalar", &query_scalar, cfg->where, err);
-    }
-    if (rc == 0) {
-        rc = json_get_f32(cfg->root, "attn_logit_softcapping", &hp->attn_softcap, cfg->where, err);
-    }
-    if (rc == 0) {
-        rc = json_get_f32(cfg->root, "final_logit_softcapping", &hp->final_softcap, cfg->where, err);
-    }
-    if (rc == 0) {
-        rc = json_get_u32(cfg->root, "sliding_window", &hp->window, cfg->where, err);
+        rc = gemma_read_scales(hp, cfg, err);
     }
     if (rc == 0) {
         rc = json_get_bool(cfg->root, "use_bidirectional_attention", &bidirectional, cfg->where, err);
@@ -84,15 +97,9 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
     if (rc == 0 && bidirectional) {
         return err_set(err, ERR_UNSUPPORTED, "%s: use_bidirectional_attention is not supported", cfg->where);
     }
-    if (rc == 0 && !(query_scalar > 0.0f)) {
-        return err_set(err, ERR_FORMAT, "%s: query_pre_attn_scalar: expected a number above 0, got %g", cfg->where,
-                       (double)query_scalar);
-    }
     if (!known) {
-        pattern_apply(hp, pattern);
+        gemma_layers_by_period(hp, pattern);
     }
-    hp->attn_scale = (float)(1.0 / __builtin_sqrt((double)query_scalar));
-    hp->embed_scale = __builtin_sqrtf((float)hp->hidden);
     return rc;
 }
 
@@ -103,7 +110,7 @@ static int read_pattern(struct hparams *hp, const struct metadata_reader *md, st
     const struct gguf_value *v = gguf_value_find(md->gguf, "gemma3.attention.sliding_window_pattern");
     if (v == NULL || v->type != GGUF_ARRAY) {
         int rc = metadata_u32(md, "attention.sliding_window_pattern", &period, err);
-        pattern_apply(hp, hp->window != 0 ? period : 0);
+        gemma_layers_by_period(hp, hp->window != 0 ? period : 0);
         return rc;
     }
     if (v->count != hp->layers) {

@@ -1,0 +1,86 @@
+/* models/gemma2.c - Gemma 2: sliding and full layers in turn, soft caps on scores and logits, norms before and after each block with
+ * weight 1 + w (GGUF files have the 1 added already), scaled embedding. */
+#include "models/decoder_binds.h"
+#include "models/gemma.h"
+
+static const struct bind binds[] = {
+    BINDS_ENDS, BINDS_QKV, BINDS_QKV_BIAS, BINDS_O, BINDS_O_BIAS, BINDS_MLP,
+    BIND_VECTOR(V_ATTN_NORM, "attn_norm.weight", "input_layernorm.weight", DIM_HIDDEN, .norm = true),
+    BIND_VECTOR(V_POST_ATTN_NORM, "post_attention_norm.weight", "post_attention_layernorm.weight", DIM_HIDDEN, .norm = true),
+    BIND_VECTOR(V_FFN_NORM, "ffn_norm.weight", "pre_feedforward_layernorm.weight", DIM_HIDDEN, .norm = true),
+    BIND_VECTOR(V_POST_FFN_NORM, "post_ffw_norm.weight", "post_feedforward_layernorm.weight", DIM_HIDDEN, .norm = true)};
+
+static void defaults(struct hparams *hp)
+{
+    hp->flags |= HP_POST_NORM;
+    hp->act = ACT_GELU_TANH;
+    hp->head_dim = 256;
+    hp->context_train = 8192;
+    hp->window = 4096;
+    hp->attn_softcap = 50.0f;
+    hp->final_softcap = 30.0f;
+}
+
+static int read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
+{
+    bool known = false, bidirectional = false;
+    defaults(hp);
+    hp->heads = 8, hp->kv_heads = 4, hp->vocab = 256000;
+    hp->flags |= HP_TIED;
+    hp->norm_shift = 1.0f;
+    int rc = config_read_common(hp, cfg, err);
+    if (rc == 0) {
+        rc = config_read_rope(hp, 0, cfg, NULL, err);
+    }
+    if (rc == 0) {
+        rc = gemma_read_scales(hp, cfg, err);
+    }
+    if (rc == 0) {
+        rc = json_get_bool(cfg->root, "use_bidirectional_attention", &bidirectional, cfg->where, err);
+    }
+    if (rc == 0 && bidirectional) {
+        return err_set(err, ERR_UNSUPPORTED, "%s: use_bidirectional_attention is not supported", cfg->where);
+    }
+    if (rc == 0) {
+        rc = config_read_layer_types(hp, cfg, &known, err);
+    }
+    if (!known) {
+        gemma_layers_by_period(hp, 2);
+    }
+    return rc;
+}
+
+static int read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err)
+{
+    defaults(hp);
+    int rc = metadata_read_common(hp, md, err);
+    if (rc == 0) {
+        rc = metadata_read_rope(hp, md, err);
+    }
+    if (rc == 0) {
+        rc = metadata_u32(md, "attention.sliding_window", &hp->window, err);
+    }
+    if (rc == 0) {
+        rc = metadata_f32(md, "attn_logit_softcapping", &hp->attn_softcap, err);
+    }
+    if (rc == 0) {
+        rc = metadata_f32(md, "final_logit_softcapping", &hp->final_softcap, err);
+    }
+    gemma_layers_by_period(hp, 2);
+    /* the file does not say: the 27B model (46 layers) scales by hidden / heads, all others by the head */
+    if (rc == 0 && hp->heads != 0 && hp->layers == 46) {
+        hp->attn_scale = (float)(1.0 / __builtin_sqrt((double)(hp->hidden / hp->heads)));
+    }
+    hp->embed_scale = __builtin_sqrtf((float)hp->hidden);
+    return rc;
+}
+
+static const char *const model_types[] = {"gemma2", NULL};
+static const char *const config_keys[] = {"query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping",
+                                          "sliding_window", "use_bidirectional_attention", "layer_types", "hidden_activation", NULL};
+static const char *const metadata_keys[] = {"attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping", NULL};
+
+const struct arch arch_gemma2 = {
+    .name = "gemma2", .gguf = "gemma2", .model_types = model_types, .config_keys = config_keys, .metadata_keys = metadata_keys,
+    .read_config = read_config, .read_metadata = read_metadata, .binds = binds, .bind_count = sizeof binds / sizeof binds[0],
+    .layer = decoder_layer};
