@@ -17,7 +17,8 @@
 #include "models/hparams.h"
 #include "models/model.h"
 
-#define ARCH_LIST(X) X(llama) X(mistral) X(qwen2) X(qwen3) X(phi3) X(granite) X(gemma2) X(gemma3) X(lfm2) X(qwen3_5) X(glm4) X(seed_oss)
+#define ARCH_LIST(X) X(llama) X(mistral) X(qwen2) X(qwen3) X(phi3) X(granite) X(gemma2) X(gemma3) X(lfm2) X(qwen3_5) X(glm4) X(seed_oss) \
+    X(olmo2) X(smollm3)
 
 enum { MODEL_NAME_MAX = 192 };
 

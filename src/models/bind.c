@@ -60,6 +60,7 @@ static int flags_check(const struct model *m, struct err *err)
                  {HP_MLP_BIAS, "MLP biases"},
                  {HP_QK_NORM, "norms of q and k"},
                  {HP_ATTN_GATE, "a gate of the attention output"},
+                 {HP_QK_NORM_WIDE, "norms of all of q and k"},
                  {HP_FUSED_QKV, "q, k and v in one tensor"},
                  {HP_FUSED_GATE_UP, "gate and up in one tensor"}};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {

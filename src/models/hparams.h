@@ -39,6 +39,8 @@ enum hparam_flag {
     HP_ROPE_LONG = 1 << 8,     /* GGUF: long and short factors as tensors */
     HP_POST_NORM = 1 << 9,     /* norms after attention and after the MLP */
     HP_ATTN_GATE = 1 << 10,    /* attention's output times the sigmoid of a gate beside q */
+    HP_QK_NORM_WIDE = 1 << 11, /* norms of all of q and all of k, not of each head */
+    HP_NO_PRE_NORM = 1 << 12,  /* blocks read the stream itself */
 };
 
 struct hparams {
@@ -57,6 +59,7 @@ struct hparams {
     uint32_t rope_sets;        /* 1: every layer uses set 0 */
     uint32_t window;           /* 0 = no sliding layer */
     uint8_t sliding[MODEL_LAYERS_MAX];
+    uint8_t no_rope[MODEL_LAYERS_MAX]; /* layers without rope */
     struct state_shape state;  /* of recurrent layers; anchor 0: the architecture has none */
     bool state_tiled;          /* value head v reads key head v mod heads (GGUF); else v / values */
     uint8_t recurrent[MODEL_LAYERS_MAX];

@@ -39,7 +39,7 @@ static const struct {
                 "\"attention_multiplier\": 0.0156, \"logits_scaling\": 8.0, " MK_BASE "}"}},
     {"gemma3", {.config = "{" GEMMA ", " MK_BASE "}", .flags = MK_QK_NORM | MK_GEMMA}},
     {"lfm2", {0}},
-    {"qwen3_5", {0}}, {"gemma2", {0}}, {"glm4", {0}}, {"seed_oss", {0}},
+    {"qwen3_5", {0}}, {"gemma2", {0}}, {"glm4", {0}}, {"seed_oss", {0}}, {"olmo2", {0}}, {"smollm3", {0}},
 };
 
 static int open_golden(const char *name, struct device **d, struct model **m, struct err *err)
