@@ -80,7 +80,9 @@ static void grow_reserve(struct device_reserve *into, const struct device_reserv
     GROW(context_max);
     GROW(logit_rows_max);
     GROW(vocab_max);
+    GROW(state_dim_max);
 #undef GROW
+    _Static_assert(sizeof *r == 8 * sizeof(uint32_t), "a field of device_reserve is not grown");
 }
 
 static struct cpu_need need_of(const struct device *d, const struct device_reserve *r)

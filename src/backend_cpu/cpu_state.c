@@ -219,8 +219,8 @@ struct work {
     float *state;        /* [d_k][d_v]: of a block that is not kept */
     float *keys;         /* [d_k][C]: likewise */
     float *deltas;       /* [C][d_v]: likewise */
-    float *seen, *asked; /* [C][d_v]: S^T k, S^T q */
-    float *kk, *qk;      /* [C][C] */
+    float *asked, *seen; /* [C][d_v]: S^T q, S^T k */
+    float *qk, *kk;      /* [C][C] */
     float *gates;        /* [C]: log gates of the block's rows */
     float *decay;        /* [C + 8]: exp of the sums down to each row; the last entry is g */
     float *past;         /* [d_v] */
@@ -231,7 +231,7 @@ static size_t work_lay(float *base, uint32_t d_k, uint32_t d_v, struct work *w)
     enum { C = STATE_ANCHOR_MAX };
     const size_t sizes[] = {(size_t)d_k * d_v, (size_t)d_k * C, (size_t)C * d_v, (size_t)C * d_v, (size_t)C * d_v, (size_t)C * C,
                             (size_t)C * C, C, C + 8, d_v};
-    float **places[] = {&w->state, &w->keys, &w->deltas, &w->seen, &w->asked, &w->kk, &w->qk, &w->gates, &w->decay, &w->past};
+    float **places[] = {&w->state, &w->keys, &w->deltas, &w->asked, &w->seen, &w->qk, &w->kk, &w->gates, &w->decay, &w->past};
     size_t at = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         *places[i] = base ? base + at : NULL;
@@ -293,22 +293,32 @@ static void segment_open(const struct piece *p, struct segment *g, bool first)
     }
 }
 
+/* q and k of all rows times what is in b; one row alone: both at once, so that b is read once. */
+static void query_products(const struct piece *p, const struct segment *g, struct cpu_product *job, float *for_q, float *for_k)
+{
+    const struct state_shape *s = p->b.shape;
+    const struct tensor *x = &p->op->qkv;
+    const float *q = row_of(x, g->row) + (size_t)p->head * s->d_k;
+    size_t apart = (size_t)s->heads * s->d_k;
+    job->a = q, job->out = for_q, job->m = g->t1 - g->t0, job->a_step = x->stride;
+    if (job->m == 1) {
+        job->m = 2, job->a_step = apart, job->out_step = (size_t)(for_k - for_q);
+        p->k->product(job);
+        return;
+    }
+    p->k->product(job);
+    job->a = q + apart, job->out = for_k;
+    p->k->product(job);
+}
+
 /* What rows read of the state and of the block's keys, all rows of the segment at once. */
 static void segment_products(const struct piece *p, const struct segment *g)
 {
     const struct state_shape *s = p->b.shape;
-    const struct tensor *x = &p->op->qkv;
-    const float *q = row_of(x, g->row) + (size_t)p->head * s->d_k, *k = q + (size_t)s->heads * s->d_k;
-    struct cpu_product job = {.a = k, .a_step = x->stride, .b = g->state, .b_step = g->state_step, .out_step = p->n, .m = g->t1 - g->t0,
-                              .k = g->state ? s->d_k : 0, .n = p->n, .out = p->w.seen};
-    p->k->product(&job);
-    job.a = q, job.out = p->w.asked;
-    p->k->product(&job);
-    job = (struct cpu_product){.a = k, .a_step = x->stride, .b = g->keys, .b_step = s->anchor, .out_step = s->anchor, .m = g->t1 - g->t0,
-                               .k = s->d_k, .n = (g->t1 + 7) / 8 * 8, .out = p->w.kk};
-    p->k->product(&job);
-    job.a = q, job.out = p->w.qk;
-    p->k->product(&job);
+    struct cpu_product state = {.b = g->state, .b_step = g->state_step, .out_step = p->n, .k = g->state ? s->d_k : 0, .n = p->n};
+    struct cpu_product keys = {.b = g->keys, .b_step = s->anchor, .out_step = s->anchor, .k = s->d_k, .n = (g->t1 + 7) / 8 * 8};
+    query_products(p, g, &state, p->w.asked, p->w.seen);
+    query_products(p, g, &keys, p->w.qk, p->w.kk);
 }
 
 /* decay[j] = exp(l_t + .. + l_{j+1}), summed from t downwards; returns g, the product over the whole block. */
