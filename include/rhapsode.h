@@ -52,7 +52,7 @@ void rh_log_set(rh_log sink, void *ctx, int level_max);
 struct rh_model;
 struct rh_model_options {
     uint32_t context;         /* positions; 0 = the model's own */
-    const char *kv;           /* "K" or "K:V" of f32 f16 bf16 q8; NULL = f16 */
+    const char *kv;           /* "K" or "K:V" of f32 f16 bf16 q8 a8gG a4gG q4h tq4 tq3, or k8v4 k8v3 k4v4 (docs/kv.md); NULL = f16 */
     const char *chat_template;/* overrides the model's own; NULL */
     uint32_t rows_max;        /* rows of a step; 0 = 512 */
     bool inspect_only;        /* info without loading weights */

@@ -1,6 +1,6 @@
 /* tests/golden_run.c - every model folder under DIR against its golden.json: logits, log-probabilities, top ids, greedy ids.
  *
- * usage: golden_run DIR [--backend ref|cpu] [--level L] [--kv f32|f16] [--threads N] [--only NAME]
+ * usage: golden_run DIR [--backend ref|cpu] [--level L] [--kv K[:V]] [--threads N] [--only NAME]
  *
  * golden.json was computed by transformers in f32 on the folder's weights.  A GGUF file beside the folder (NAME.gguf) is checked
  * likewise.  Folders of architectures this project does not have are listed, not failed. */
@@ -233,7 +233,8 @@ static int compare_names(const void *a, const void *b)
 
 int main(int argc, char **argv)
 {
-    struct run_config cfg = {.backend = "cpu", .kv = KV_F32, .rows_max = 512, .kv_bytes = 256u << 20};
+    enum kv_format k = KV_F32, v = KV_F32;
+    struct run_config cfg = {.backend = "cpu", .kv = "f32", .rows_max = 512, .kv_bytes = 256u << 20};
     const char *only = NULL;
     for (int i = 2; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--backend") == 0) {
@@ -245,13 +246,12 @@ int main(int argc, char **argv)
         } else if (strcmp(argv[i], "--only") == 0) {
             only = argv[i + 1];
         } else if (strcmp(argv[i], "--kv") == 0) {
-            int format = kv_format_parse(argv[i + 1], strlen(argv[i + 1]));
-            cfg.kv = format < 0 ? KV_FORMAT_COUNT : (enum kv_format)format;
+            cfg.kv = argv[i + 1];
         }
     }
     DIR *d = argc < 2 ? NULL : opendir(argv[1]);
-    if (d == NULL || run_backend(cfg.backend) == NULL || cfg.kv == KV_FORMAT_COUNT) {
-        fprintf(stderr, "usage: golden_run DIR [--backend ref|cpu] [--level L] [--kv f32|f16] [--threads N] [--only NAME]\n");
+    if (d == NULL || run_backend(cfg.backend) == NULL || kv_formats_parse(cfg.kv, strlen(cfg.kv), &k, &v)) {
+        fprintf(stderr, "usage: golden_run DIR [--backend ref|cpu] [--level L] [--kv K[:V]] [--threads N] [--only NAME]\n");
         return 2;
     }
     char *names[512];
@@ -266,7 +266,7 @@ int main(int argc, char **argv)
     closedir(d);
     qsort(names, (size_t)count, sizeof names[0], compare_names);
     for (int i = 0; i < count; i++) {
-        int verdict = run_folder(argv[1], names[i], &cfg, cfg.kv == KV_F32 ? 1e-4 : 5e-3);
+        int verdict = run_folder(argv[1], names[i], &cfg, k == KV_F32 && v == KV_F32 ? 1e-4 : 5e-3);
         failed += verdict == 1, others += verdict == 2, done += verdict != 2;
         mem_free(names[i]);
     }

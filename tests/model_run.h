@@ -8,12 +8,13 @@
 #include "models/model.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 struct run_config {
     const char *backend; /* "ref" or "cpu" */
     const char *level;   /* NULL = best */
     uint32_t threads;    /* 0 = all */
-    enum kv_format kv;
+    const char *kv;      /* as kv_formats_parse reads it */
     uint32_t context, rows_max, logit_rows_max;
     uint64_t kv_bytes;
 };
@@ -47,9 +48,10 @@ static inline int run_open(struct run *r, const char *path, const struct run_con
     struct device_config dev = {.n_threads = cfg->threads, .level = cfg->level};
     int rc = b->device_open(&dev, &r->device, err);
     if (rc == 0) {
-        struct model_options opt = {.context = cfg->context, .k_format = cfg->kv, .v_format = cfg->kv, .rows_max = cfg->rows_max,
-                                    .logit_rows_max = cfg->logit_rows_max};
-        rc = model_open(path, r->device, &opt, &r->model, err);
+        struct model_options opt = {.context = cfg->context, .rows_max = cfg->rows_max, .logit_rows_max = cfg->logit_rows_max};
+        rc = kv_formats_parse(cfg->kv, strlen(cfg->kv), &opt.k_format, &opt.v_format)
+                 ? err_set(err, ERR_ARGUMENT, "kv: '%s' is no format", cfg->kv)
+                 : model_open(path, r->device, &opt, &r->model, err);
     }
     if (rc == 0) {
         struct kv_config kc = {.device = r->device, .rewind_slack = 64, .budget_bytes = cfg->kv_bytes,

@@ -5,8 +5,11 @@
  * ascending order, whoever computed them, so neither the tile nor the split shows in a bit.
  * Workers take contiguous runs of units of equal cost.  A task that lies in several workers' runs is split: its first worker folds the
  * blocks it has, the others leave theirs in shared slots; after a barrier the first worker folds those.
+ * Planes of packed codes are unpacked page by page to a byte a code in a worker's scratch.  Formats that turn their vectors: queries are
+ * turned once, outputs turned back once.
  * Invariants: 1. Every worker derives the same plan from the op alone.  2. Positions a row may not see never touch its values. */
 #include "backend_cpu/cpu_pages.h"
+#include "tensor/kv_codec.h"
 
 #include <math.h>
 #include <string.h>
@@ -29,6 +32,7 @@ struct work {
     float *s;            /* [TILE][KV_BLOCK] */
     float *o, *o_block;  /* [TILE][d_v] */
     float (*state)[2];   /* [TILE] max, sum */
+    unsigned char *codes; /* one page's plane, unpacked: [KV_PAGE * d] */
 };
 
 static size_t lay(size_t *at, size_t bytes)
@@ -44,9 +48,10 @@ static size_t work_lay(unsigned char *base, uint32_t d_k, uint32_t d_v, struct w
     size_t q = lay(&at, (size_t)TILE * d_k * sizeof(float)), qa = lay(&at, (size_t)TILE * ((d_k + 31) / 32) * sizeof(struct cpu_act));
     size_t s = lay(&at, (size_t)TILE * KV_BLOCK * sizeof(float)), o = lay(&at, (size_t)TILE * d_v * sizeof(float));
     size_t o_block = lay(&at, (size_t)TILE * d_v * sizeof(float)), state = lay(&at, TILE * 2 * sizeof(float));
+    size_t codes = lay(&at, (size_t)KV_PAGE * (d_k > d_v ? d_k : d_v));
     if (base)
         *w = (struct work){(void *)(base + q), (void *)(base + qa), (void *)(base + s), (void *)(base + o), (void *)(base + o_block),
-                           (void *)(base + state)};
+                           (void *)(base + state), base + codes};
     return at;
 }
 
@@ -176,7 +181,7 @@ struct run {
     const struct op_attention *op;
     struct work w;
     float c;        /* what (s - max) is multiplied with */
-    uint32_t k_bytes;
+    struct kv_shape k_shape, v_shape;
     cpu_score_fn score;
     cpu_mix_fn mix;
 };
@@ -211,11 +216,33 @@ static void load_queries(const struct run *run, const struct task *t)
         for (uint32_t h = 0; h < t->heads; h++) {
             size_t m = (size_t)r * t->heads + h;
             const float *q = row_of(&run->op->q, t->row + r) + (size_t)(t->head + h) * d;
-            if (run->op->layer->k_format == KV_Q8)
-                run->k->quantize(q, d, run->w.qa + m * (d / 32));
-            else
-                memcpy(run->w.q + m * d, q, d * sizeof *q);
+            float *turned = run->w.q + m * d;
+            memcpy(turned, q, d * sizeof *q);
+            kv_turn(run->k_shape.turn, turned, d);
+            if (run->k_shape.code != KV_CODE_FLOAT)
+                run->k->quantize(turned, d, run->w.qa + m * (d / 32));
         }
+}
+
+/* A plane's codes as bytes: where they are, or unpacked.  `next` is asked for meanwhile, or left to who reads the codes. */
+static const void *codes_of(const struct run *run, const struct kv_shape *s, enum kv_format f, uint32_t d, const unsigned char *plane,
+                            bool key, const void **next)
+{
+    if (s->bits >= 8)
+        return plane;
+    struct cpu_unpack job = {.src = plane, .next = *next, .table = kv_code_table(f), .dst = run->w.codes,
+                             .blocks = key ? d / 32 : KV_PAGE * (d / 32), .width = key ? KV_PAGE : 1};
+    if (s->bits == 4)
+        run->k->unpack4(&job);
+    else
+        run->k->unpack3(&job);
+    *next = run->w.codes;
+    return run->w.codes;
+}
+
+static const uint16_t *halves(const unsigned char *plane, uint32_t at)
+{
+    return (const uint16_t *)(const void *)(plane + at);
 }
 
 /* Scores of the block's pages, each for the rows that see any of it (rows are consecutive, so they are a range). */
@@ -229,11 +256,16 @@ static void scores(const struct run *run, const struct task *t, uint32_t block)
         while (r1 > r0 && low_of(run->op, t->pos + r1 - 1) >= first + KV_PAGE)
             r1--;
         size_t m = (size_t)r0 * t->heads;
-        const unsigned char *next = page + 1 < end ? plane(run, t, page + 1) : plane(run, t, start) + run->k_bytes;
-        struct cpu_score job = {.k = plane(run, t, page), .next = next, .d = l->d_k, .m = (r1 - r0) * t->heads, .q = run->w.q + m * l->d_k,
-                                .qa = run->w.qa + m * (l->d_k / 32), .s = run->w.s + m * KV_BLOCK + first % KV_BLOCK};
-        if (job.m)
-            run->score(&job);
+        if (r1 == r0)
+            continue;
+        const unsigned char *k = plane(run, t, page);
+        const void *next = page + 1 < end ? plane(run, t, page + 1) : plane(run, t, start) + run->k_shape.plane_bytes;
+        const void *codes = codes_of(run, &run->k_shape, l->k_format, l->d_k, k, true, &next);
+        struct cpu_score job = {.k = codes, .next = next, .d = l->d_k, .m = (r1 - r0) * t->heads, .q = run->w.q + m * l->d_k,
+                                .qa = run->w.qa + m * (l->d_k / 32), .scales = halves(k, run->k_shape.scales_at),
+                                .minima = halves(k, run->k_shape.minima_at), .per = run->k_shape.group / 32,
+                                .s = run->w.s + m * KV_BLOCK + first % KV_BLOCK};
+        run->score(&job);
     }
 }
 
@@ -264,18 +296,24 @@ static void mixes(const struct run *run, const struct task *t, uint32_t block, f
     block_pages(t, block, &start, &end);
     for (page = start; page < end; page++) {
         uint32_t at = page * KV_PAGE - block * KV_BLOCK;
-        const unsigned char *v = plane(run, t, page) + run->k_bytes, *next = v;
+        const unsigned char *v = plane(run, t, page) + run->k_shape.plane_bytes;
+        const void *next = v, *codes = NULL;
         if (page + 1 < end)
-            next = plane(run, t, page + 1) + run->k_bytes;
+            next = plane(run, t, page + 1) + run->k_shape.plane_bytes;
         else if (block + 1 < t->block_end)
             next = plane(run, t, page + 1); /* K of the next block */
         for (uint32_t r = 0, r_next; r < t->rows; r = r_next) {
             r_next = same_view(run, t, block, at, r, &from, &to);
             size_t m = (size_t)r * t->heads;
-            struct cpu_mix job = {.v = v, .next = next, .d = l->d_v, .m = (r_next - r) * t->heads, .from = from, .to = to,
-                                  .p = run->w.s + m * KV_BLOCK + at, .o = o + m * l->d_v};
-            if (from < to)
-                run->mix(&job);
+            if (from >= to)
+                continue;
+            if (!codes)
+                codes = codes_of(run, &run->v_shape, l->v_format, l->d_v, v, false, &next);
+            struct cpu_mix job = {.v = codes, .next = next, .scales = halves(v, run->v_shape.scales_at),
+                                  .minima = halves(v, run->v_shape.minima_at), .per = run->v_shape.group / 32, .d = l->d_v,
+                                  .m = (r_next - r) * t->heads, .from = from, .to = to, .p = run->w.s + m * KV_BLOCK + at,
+                                  .o = o + m * l->d_v};
+            run->mix(&job);
         }
     }
 }
@@ -327,7 +365,9 @@ static void task_finish(const struct run *run, const struct task *t)
     for (uint32_t r = 0; r < t->rows; r++)
         for (uint32_t h = 0; h < t->heads; h++) {
             size_t m = (size_t)r * t->heads + h;
-            run->k->scale(run->w.o + m * d, row_of(&run->op->y, t->row + r) + (size_t)(t->head + h) * d, d, 1.0f / run->w.state[m][1]);
+            float *y = row_of(&run->op->y, t->row + r) + (size_t)(t->head + h) * d;
+            run->k->scale(run->w.o + m * d, y, d, 1.0f / run->w.state[m][1]);
+            kv_turn_back(run->v_shape.turn, y, d);
         }
 }
 
@@ -410,15 +450,29 @@ static void run_units(const struct run *run, const struct plan *p, const struct 
     }
 }
 
+static cpu_score_fn score_of(const struct cpu_kernels *k, enum kv_format f, enum kv_code code)
+{
+    if (code != KV_CODE_FLOAT)
+        return code == KV_CODE_AFFINE ? k->score_a8 : k->score_q8;
+    return f == KV_F32 ? k->score_f32 : f == KV_F16 ? k->score_f16 : k->score_bf16;
+}
+
+static cpu_mix_fn mix_of(const struct cpu_kernels *k, enum kv_format f, enum kv_code code)
+{
+    if (code != KV_CODE_FLOAT)
+        return code == KV_CODE_AFFINE ? k->mix_a8 : k->mix_q8;
+    return f == KV_F32 ? k->mix_f32 : f == KV_F16 ? k->mix_f16 : k->mix_bf16;
+}
+
 static void run_attention(struct device *d, uint32_t me, uint32_t count, const void *op_void)
 {
     const struct op_attention *op = op_void;
     const struct kv_layer *l = op->layer;
     const struct cpu_kernels *k = cpu_kernels_of(d);
-    const cpu_score_fn score[KV_FORMAT_COUNT] = {k->score_f32, k->score_f16, k->score_bf16, k->score_q8};
-    const cpu_mix_fn mix[KV_FORMAT_COUNT] = {k->mix_f32, k->mix_f16, k->mix_bf16, k->mix_q8};
-    struct run run = {.k = k, .op = op, .c = op->softcap > 0 ? LOG2E : op->scale * LOG2E, .k_bytes = kv_format_k_bytes(l->k_format, l->d_k),
-                      .score = score[l->k_format], .mix = mix[l->v_format]};
+    struct run run = {.k = k, .op = op, .c = op->softcap > 0 ? LOG2E : op->scale * LOG2E, .k_shape = kv_shape_of(l->k_format, l->d_k),
+                      .v_shape = kv_shape_of(l->v_format, l->d_v)};
+    run.score = score_of(k, l->k_format, run.k_shape.code);
+    run.mix = mix_of(k, l->v_format, run.v_shape.code);
     unsigned char *mine = cpu_scratch(d, me, work_lay(NULL, l->d_k, l->d_v, NULL));
     if (!mine)
         return; /* every worker sees the same */

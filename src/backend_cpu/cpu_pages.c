@@ -1,58 +1,22 @@
 /* backend_cpu/cpu_pages.c - K and V into pages: kv_write, and attn_prepare, which norms and turns heads on the way.
  *
- * A row's head is encoded alone (tensor.h has the layout), so what is stored depends on that row only.
- * q8: d = f16(max|x| / 127), q = rne(x (1 / d)) clamped to +-127; d = 0 gives q = 0.
+ * A row's head is encoded alone (tensor.h has the layout, kv_codec.c the block formats), so what is stored depends on that row only.
  * Invariants: 1. A piece of work is one head of one row: no two workers write the same element. */
 #include "backend_cpu/cpu_pages.h"
 
-#include "format/dtype.h"
-
-enum { HEAD_DIM_MAX = 512 };
+#include "tensor/kv_codec.h"
 
 static float *row_of(const struct tensor *t, uint32_t row)
 {
     return (float *)t->data + (size_t)row * t->stride;
 }
 
-/* 32 floats to int8; returns the scale's bits. */
-static uint16_t encode_q8(const float *x, int8_t *q)
-{
-    float most = 0;
-    for (int i = 0; i < 32; i++) {
-        float a = x[i] < 0 ? -x[i] : x[i];
-        most = a > most ? a : most;
-    }
-    float d = most / 127;
-    uint16_t half = dtype_f32_to_f16(d < 65504 ? d : 65504);
-    d = dtype_f16_to_f32(half);
-    float inverse = d > 0 ? 1 / d : 0;
-    for (int i = 0; i < 32; i++) {
-        float v = x[i] * inverse;
-        v = v > -127 ? v : -127; /* NaN too */
-        v = v < 127 ? v : 127;
-        q[i] = (int8_t)((v + 0x1.8p23f) - 0x1.8p23f);
-    }
-    return half;
-}
-
-/* d elements of one position into a plane: element e at e * step. */
-static void store_q8(unsigned char *plane, uint32_t slot, const float *x, uint32_t d, bool key)
-{
-    int8_t *q = (int8_t *)plane, part[32];
-    uint16_t *scales = (uint16_t *)(void *)(plane + (size_t)KV_PAGE * d);
-    uint32_t groups = d / 32;
-    for (uint32_t g = 0; g < groups; g++) {
-        scales[key ? g * KV_PAGE + slot : slot * groups + g] = encode_q8(x + g * 32, part);
-        for (uint32_t e = 0; e < 32; e++)
-            q[key ? (size_t)(g * 32 + e) * KV_PAGE + slot : (size_t)slot * d + g * 32 + e] = part[e];
-    }
-}
-
+/* d elements of one position into a plane: float formats through the level's conversion. */
 static void store(const struct cpu_kernels *k, unsigned char *plane, enum kv_format f, uint32_t slot, const float *x, uint32_t d, bool key)
 {
-    uint16_t half[HEAD_DIM_MAX];
-    if (f == KV_Q8) {
-        store_q8(plane, slot, x, d, key);
+    uint16_t half[KV_HEAD_MAX];
+    if (f > KV_BF16) {
+        kv_store(plane, f, d, slot, key, x);
         return;
     }
     if (f == KV_F32) {

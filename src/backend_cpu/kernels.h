@@ -71,19 +71,32 @@ struct cpu_score {
     const void *next;           /* a plane to prefetch meanwhile; may be k itself */
     uint32_t d, m;
     const float *q;             /* [m][d] */
-    const struct cpu_act *qa;   /* [m][d / 32], for int8 planes */
+    const struct cpu_act *qa;   /* [m][d / 32], for planes of codes */
+    const uint16_t *scales, *minima; /* f16 [d / 32 / per][KV_PAGE], for planes of codes; minima: affine ones */
+    uint32_t per;               /* 32-element blocks per scale */
     float *s;                   /* [m][KV_BLOCK], at the page's first position */
 };
 typedef void (*cpu_score_fn)(const struct cpu_score *job); /* all positions of the page */
 struct cpu_mix {
     const void *v;              /* V plane of the page */
     const void *next;           /* as in cpu_score */
+    const uint16_t *scales, *minima; /* f16 [KV_PAGE][d / 32 / per] */
+    uint32_t per;
     uint32_t d, m;
     uint32_t from, to;          /* positions of the page that all m see */
     const float *p;             /* [m][KV_BLOCK], at the page's first position */
     float *o;                   /* [m][d]: o = fma(p_j, v_j, o), j ascending */
 };
 typedef void (*cpu_mix_fn)(const struct cpu_mix *job);
+/* Packed codes (tensor.h) of 32-element blocks to a byte each, through a table of 16; rows of `width` bytes: KV_PAGE for K, 1 for V. */
+struct cpu_unpack {
+    const unsigned char *src;
+    const void *next;           /* to prefetch meanwhile */
+    const int8_t *table;
+    unsigned char *dst;         /* [blocks][32][width] */
+    uint32_t blocks, width;
+};
+typedef void (*cpu_unpack_fn)(const struct cpu_unpack *job);
 /* Scores of one block's visible positions [from, to) to p = exp2((s - max) c), in place; their maximum and sum. */
 typedef void (*cpu_soft_fn)(float *s, uint32_t from, uint32_t to, float c, float *max_out, float *sum_out);
 /* One block's partial onto the running one: state = max, sum. */
@@ -141,10 +154,14 @@ typedef void (*cpu_gumbel_fn)(uint64_t key, const uint32_t counter[3], uint32_t 
     X(cpu_score_fn, score_f16)         \
     X(cpu_score_fn, score_bf16)        \
     X(cpu_score_fn, score_q8)          \
+    X(cpu_score_fn, score_a8)          \
     X(cpu_mix_fn, mix_f32)             \
     X(cpu_mix_fn, mix_f16)             \
     X(cpu_mix_fn, mix_bf16)            \
     X(cpu_mix_fn, mix_q8)              \
+    X(cpu_mix_fn, mix_a8)              \
+    X(cpu_unpack_fn, unpack4)          \
+    X(cpu_unpack_fn, unpack3)          \
     X(cpu_soft_fn, soft)               \
     X(cpu_fold_fn, fold)               \
     X(cpu_scale_fn, scale)             \

@@ -3,6 +3,7 @@
 #ifndef RH_KERNELS_AVX2_ATTENTION_H
 #define RH_KERNELS_AVX2_ATTENTION_H
 
+#include "backend_cpu/code_mix.h"
 #include "backend_cpu/kernels_avx2_product.h"
 
 #define FLOAT_FORMAT(format, type)                                                                                       \
@@ -30,26 +31,17 @@ FLOAT_FORMAT(f32, float)
 FLOAT_FORMAT(f16, uint16_t)
 FLOAT_FORMAT(bf16, uint16_t)
 
-static void mix_q8(const struct cpu_mix *job)
-{
-    const int8_t *v = job->v;
-    const uint16_t *scales = (const uint16_t *)(const void *)(v + (size_t)KV_PAGE * job->d);
-    uint32_t groups = job->d / 32;
-    for (uint32_t g = 0; g < groups; g++) {
-        size_t at = (size_t)job->from * job->d + g * 32;
-        struct operand b = {.p = v + at, .next = (const char *)job->next + at, .step = job->d, .scales = scales + job->from * groups + g,
-                            .scale_step = groups};
-        q8_product(&b, job->p + job->from, KV_BLOCK, job->to - job->from, job->o + g * 32, job->d, job->m, true);
-    }
-}
+CODE_MIX(q8)
+CODE_MIX(a8)
 
 /* ---- int8 scores ---- */
 
 /* elements e, e + 1 of 16 positions as pairs of int16: low = positions 0..3, 8..11; high = 4..7, 12..15 */
-INLINE void pair_16(const int8_t *k, __m256i *low, __m256i *high)
+INLINE void pair_16(const int8_t *k, bool affine, __m256i *low, __m256i *high)
 {
-    __m256i a = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)k));
-    __m256i b = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(k + KV_PAGE)));
+    __m128i x = _mm_loadu_si128((const __m128i *)(const void *)k), y = _mm_loadu_si128((const __m128i *)(const void *)(k + KV_PAGE));
+    __m256i a = affine ? _mm256_cvtepu8_epi16(x) : _mm256_cvtepi8_epi16(x);
+    __m256i b = affine ? _mm256_cvtepu8_epi16(y) : _mm256_cvtepi8_epi16(y);
     *low = _mm256_unpacklo_epi16(a, b);
     *high = _mm256_unpackhi_epi16(a, b);
 }
@@ -64,14 +56,25 @@ INLINE void pair_16(const int8_t *k, __m256i *low, __m256i *high)
         name##3 = _mm256_add_epi32(name##3, _mm256_madd_epi16(k3, q));                        \
     }
 
-INLINE void q8_finish(__m256i low, __m256i high, const uint16_t *scales, __m256 qs, float *s)
+INLINE __m256 half_8(const uint16_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+/* 16 positions: s = fma(P, D s_q, s), then with minima s = fma(M, ss_q, s) */
+INLINE void code_finish(__m256i low, __m256i high, const uint16_t *scales, const uint16_t *minima, const struct cpu_act *q, float *s)
 {
     __m256 p0 = _mm256_cvtepi32_ps(_mm256_permute2x128_si256(low, high, 0x20));
     __m256 p1 = _mm256_cvtepi32_ps(_mm256_permute2x128_si256(low, high, 0x31));
-    __m256 d0 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)scales));
-    __m256 d1 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(scales + 8)));
-    _mm256_storeu_ps(s, _mm256_fmadd_ps(p0, _mm256_mul_ps(d0, qs), _mm256_loadu_ps(s)));
-    _mm256_storeu_ps(s + 8, _mm256_fmadd_ps(p1, _mm256_mul_ps(d1, qs), _mm256_loadu_ps(s + 8)));
+    __m256 qs = v8_set(q->s), ss = v8_set(q->ss);
+    __m256 s0 = _mm256_fmadd_ps(p0, _mm256_mul_ps(half_8(scales), qs), _mm256_loadu_ps(s));
+    __m256 s1 = _mm256_fmadd_ps(p1, _mm256_mul_ps(half_8(scales + 8), qs), _mm256_loadu_ps(s + 8));
+    if (minima) {
+        s0 = _mm256_fmadd_ps(half_8(minima), ss, s0);
+        s1 = _mm256_fmadd_ps(half_8(minima + 8), ss, s1);
+    }
+    _mm256_storeu_ps(s, s0);
+    _mm256_storeu_ps(s + 8, s1);
 }
 
 /* 16 pairs of one query's 32 int8 */
@@ -82,8 +85,9 @@ INLINE void q8_pairs(const struct cpu_act *q, int32_t pairs[16])
     _mm256_storeu_si256((__m256i *)(void *)(pairs + 8), _mm256_cvtepi8_epi16(_mm_loadu_si128(p + 1)));
 }
 
-/* one group of 32 elements for two queries (the second may be the first again) */
-INLINE void q8_group(const int8_t *k, const char *next, const uint16_t *scales, const struct cpu_act *qa, const struct cpu_act *qb, float *sa, float *sb)
+/* one block of 32 elements for two queries (the second may be the first again) */
+INLINE void code_block(const int8_t *k, const char *next, const uint16_t *scales, const uint16_t *minima, const struct cpu_act *qa,
+                       const struct cpu_act *qb, float *sa, float *sb)
 {
     int32_t pa[16], pb[16];
     q8_pairs(qa, pa);
@@ -93,35 +97,45 @@ INLINE void q8_group(const int8_t *k, const char *next, const uint16_t *scales, 
     for (int i = 0; i < 16; i++) {
         __m256i k0, k1, k2, k3;
         __builtin_prefetch(next + 64 * i, 0, 2);
-        pair_16(k + (size_t)(2 * i) * KV_PAGE, &k0, &k1);
-        pair_16(k + (size_t)(2 * i) * KV_PAGE + 16, &k2, &k3);
+        pair_16(k + (size_t)(2 * i) * KV_PAGE, minima != NULL, &k0, &k1);
+        pair_16(k + (size_t)(2 * i) * KV_PAGE + 16, minima != NULL, &k2, &k3);
         PAIR_STEP(a, pa[i])
         PAIR_STEP(b, pb[i])
     }
-    q8_finish(a0, a1, scales, v8_set(qa->s), sa);
-    q8_finish(a2, a3, scales + 16, v8_set(qa->s), sa + 16);
+    code_finish(a0, a1, scales, minima, qa, sa);
+    code_finish(a2, a3, scales + 16, minima ? minima + 16 : NULL, qa, sa + 16);
     if (sb) {
-        q8_finish(b0, b1, scales, v8_set(qb->s), sb);
-        q8_finish(b2, b3, scales + 16, v8_set(qb->s), sb + 16);
+        code_finish(b0, b1, scales, minima, qb, sb);
+        code_finish(b2, b3, scales + 16, minima ? minima + 16 : NULL, qb, sb + 16);
     }
+}
+
+INLINE void score_codes(const struct cpu_score *job, bool affine)
+{
+    const int8_t *k = job->k;
+    uint32_t blocks = job->d / 32;
+    for (uint32_t m = 0; m < job->m; m++)
+        for (int i = 0; i < KV_PAGE; i += 8)
+            _mm256_storeu_ps(job->s + (size_t)m * KV_BLOCK + i, _mm256_setzero_ps());
+    for (uint32_t g = 0; g < blocks; g++)
+        for (uint32_t m = 0; m < job->m; m += 2) {
+            bool two = m + 1 < job->m;
+            const struct cpu_act *q = job->qa + (size_t)m * blocks + g;
+            float *s = job->s + (size_t)m * KV_BLOCK;
+            size_t at = (size_t)g * 32 * KV_PAGE, scale = (size_t)(g / job->per) * KV_PAGE;
+            code_block(k + at, (const char *)job->next + at, job->scales + scale, affine ? job->minima + scale : NULL, q,
+                       two ? q + blocks : q, s, two ? s + KV_BLOCK : NULL);
+        }
 }
 
 static void score_q8(const struct cpu_score *job)
 {
-    const int8_t *k = job->k;
-    const uint16_t *scales = (const uint16_t *)(const void *)(k + (size_t)KV_PAGE * job->d);
-    uint32_t groups = job->d / 32;
-    for (uint32_t m = 0; m < job->m; m++)
-        for (int i = 0; i < KV_PAGE; i += 8)
-            _mm256_storeu_ps(job->s + (size_t)m * KV_BLOCK + i, _mm256_setzero_ps());
-    for (uint32_t g = 0; g < groups; g++)
-        for (uint32_t m = 0; m < job->m; m += 2) {
-            bool two = m + 1 < job->m;
-            const struct cpu_act *q = job->qa + (size_t)m * groups + g;
-            float *s = job->s + (size_t)m * KV_BLOCK;
-            size_t at = (size_t)g * 32 * KV_PAGE;
-            q8_group(k + at, (const char *)job->next + at, scales + g * KV_PAGE, q, two ? q + groups : q, s, two ? s + KV_BLOCK : NULL);
-        }
+    score_codes(job, false);
+}
+
+static void score_a8(const struct cpu_score *job)
+{
+    score_codes(job, true);
 }
 
 /* ---- softmax of a block, fold ---- */

@@ -18,33 +18,40 @@ struct operand {
     const void *p;
     const char *next; /* asked for while p is read */
     size_t step;
-    const uint16_t *scales; /* q8: one f16 per k, scale_step apart */
+    const uint16_t *scales, *minima; /* q8, a8: one f16 per k, scale_step apart; minima: a8 */
     size_t scale_step;
 };
 
-INLINE __m256 f32_load(const struct operand *b, size_t at, __m256 scale)
+INLINE __m256 f32_load(const struct operand *b, size_t at, __m256 scale, __m256 base)
 {
-    (void)scale;
+    (void)scale, (void)base;
     return _mm256_loadu_ps((const float *)b->p + at);
 }
 
-INLINE __m256 f16_load(const struct operand *b, size_t at, __m256 scale)
+INLINE __m256 f16_load(const struct operand *b, size_t at, __m256 scale, __m256 base)
 {
-    (void)scale;
+    (void)scale, (void)base;
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)((const uint16_t *)b->p + at)));
 }
 
-INLINE __m256 bf16_load(const struct operand *b, size_t at, __m256 scale)
+INLINE __m256 bf16_load(const struct operand *b, size_t at, __m256 scale, __m256 base)
 {
-    (void)scale;
+    (void)scale, (void)base;
     __m128i h = _mm_loadu_si128((const __m128i *)(const void *)((const uint16_t *)b->p + at));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
 
-INLINE __m256 q8_load(const struct operand *b, size_t at, __m256 scale)
+INLINE __m256 q8_load(const struct operand *b, size_t at, __m256 scale, __m256 base)
 {
+    (void)base;
     __m128i q = _mm_loadl_epi64((const __m128i *)(const void *)((const int8_t *)b->p + at));
     return _mm256_mul_ps(scale, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q)));
+}
+
+INLINE __m256 a8_load(const struct operand *b, size_t at, __m256 scale, __m256 base)
+{
+    __m128i q = _mm_loadl_epi64((const __m128i *)(const void *)((const uint8_t *)b->p + at));
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(q)), scale, base);
 }
 
 INLINE __m256 no_scale(const struct operand *b, size_t k)
@@ -58,7 +65,12 @@ INLINE __m256 q8_scale(const struct operand *b, size_t k)
     return _mm256_cvtph_ps(_mm_set1_epi16((short)b->scales[k * b->scale_step]));
 }
 
-enum { f32_bytes = 4, f16_bytes = 2, bf16_bytes = 2, q8_bytes = 1 }; /* an element */
+INLINE __m256 minimum(const struct operand *b, size_t k)
+{
+    return _mm256_cvtph_ps(_mm_set1_epi16((short)b->minima[k * b->scale_step]));
+}
+
+enum { f32_bytes = 4, f16_bytes = 2, bf16_bytes = 2, q8_bytes = 1, a8_bytes = 1 }; /* an element */
 
 #define LOAD4(name, p, carry)                                                                              \
     __m256 name##0 = carry ? _mm256_loadu_ps(p) : _mm256_setzero_ps();                                     \
@@ -80,7 +92,7 @@ enum { f32_bytes = 4, f16_bytes = 2, bf16_bytes = 2, q8_bytes = 1 }; /* an eleme
     }
 
 /* a[q] = a + q a_step, out[q] = out + q out_step; 32 lanes; the number of queries is in the name */
-#define PRODUCT(format, SCALE)                                                                                          \
+#define PRODUCT(format, SCALE, BASE)                                                                                    \
     INLINE void format##_product_1(const struct operand *b, const float *a, uint32_t n, float *out, bool carry)         \
     {                                                                                                                   \
         LOAD4(s, out, carry)                                                                                            \
@@ -89,9 +101,9 @@ enum { f32_bytes = 4, f16_bytes = 2, bf16_bytes = 2, q8_bytes = 1 }; /* an eleme
             __builtin_prefetch(b->next + at * format##_bytes, 0, 2);                                                    \
             if (format##_bytes == 4)                                                                                    \
                 __builtin_prefetch(b->next + at * format##_bytes + 64, 0, 2);                                           \
-            __m256 scale = SCALE(b, k);                                                                                 \
-            __m256 b0 = format##_load(b, at, scale), b1 = format##_load(b, at + 8, scale);                              \
-            __m256 b2 = format##_load(b, at + 16, scale), b3 = format##_load(b, at + 24, scale);                        \
+            __m256 scale = SCALE(b, k), base = BASE(b, k);                                                              \
+            __m256 b0 = format##_load(b, at, scale, base), b1 = format##_load(b, at + 8, scale, base);                  \
+            __m256 b2 = format##_load(b, at + 16, scale, base), b3 = format##_load(b, at + 24, scale, base);            \
             STEP4(s, a + k)                                                                                             \
         }                                                                                                               \
         STORE4(s, out)                                                                                                  \
@@ -106,9 +118,9 @@ enum { f32_bytes = 4, f16_bytes = 2, bf16_bytes = 2, q8_bytes = 1 }; /* an eleme
             __builtin_prefetch(b->next + at * format##_bytes, 0, 2);                                                    \
             if (format##_bytes == 4)                                                                                    \
                 __builtin_prefetch(b->next + at * format##_bytes + 64, 0, 2);                                           \
-            __m256 scale = SCALE(b, k);                                                                                 \
-            __m256 b0 = format##_load(b, at, scale), b1 = format##_load(b, at + 8, scale);                              \
-            __m256 b2 = format##_load(b, at + 16, scale), b3 = format##_load(b, at + 24, scale);                        \
+            __m256 scale = SCALE(b, k), base = BASE(b, k);                                                              \
+            __m256 b0 = format##_load(b, at, scale, base), b1 = format##_load(b, at + 8, scale, base);                  \
+            __m256 b2 = format##_load(b, at + 16, scale, base), b3 = format##_load(b, at + 24, scale, base);            \
             STEP4(s, a + k)                                                                                             \
             STEP4(t, a + a_step + k)                                                                                    \
         }                                                                                                               \
@@ -126,15 +138,16 @@ enum { f32_bytes = 4, f16_bytes = 2, bf16_bytes = 2, q8_bytes = 1 }; /* an eleme
             __builtin_prefetch(b->next + at * format##_bytes, 0, 2);                                                    \
             if (format##_bytes == 4)                                                                                    \
                 __builtin_prefetch(b->next + at * format##_bytes + 64, 0, 2);                                           \
-            __m256 scale = SCALE(b, k), x = _mm256_broadcast_ss(a + k), y = _mm256_broadcast_ss(a + a_step + k);        \
+            __m256 scale = SCALE(b, k), base = BASE(b, k);                                                              \
+            __m256 x = _mm256_broadcast_ss(a + k), y = _mm256_broadcast_ss(a + a_step + k);                             \
             __m256 z = _mm256_broadcast_ss(a + 2 * a_step + k);                                                         \
-            __m256 b0 = format##_load(b, at, scale);                                                                    \
+            __m256 b0 = format##_load(b, at, scale, base);                                                              \
             s0 = _mm256_fmadd_ps(x, b0, s0), t0 = _mm256_fmadd_ps(y, b0, t0), u0 = _mm256_fmadd_ps(z, b0, u0);          \
-            b0 = format##_load(b, at + 8, scale);                                                                       \
+            b0 = format##_load(b, at + 8, scale, base);                                                                 \
             s1 = _mm256_fmadd_ps(x, b0, s1), t1 = _mm256_fmadd_ps(y, b0, t1), u1 = _mm256_fmadd_ps(z, b0, u1);          \
-            b0 = format##_load(b, at + 16, scale);                                                                      \
+            b0 = format##_load(b, at + 16, scale, base);                                                                \
             s2 = _mm256_fmadd_ps(x, b0, s2), t2 = _mm256_fmadd_ps(y, b0, t2), u2 = _mm256_fmadd_ps(z, b0, u2);          \
-            b0 = format##_load(b, at + 24, scale);                                                                      \
+            b0 = format##_load(b, at + 24, scale, base);                                                                \
             s3 = _mm256_fmadd_ps(x, b0, s3), t3 = _mm256_fmadd_ps(y, b0, t3), u3 = _mm256_fmadd_ps(z, b0, u3);          \
         }                                                                                                               \
         STORE4(s, out)                                                                                                  \
@@ -146,7 +159,7 @@ enum { f32_bytes = 4, f16_bytes = 2, bf16_bytes = 2, q8_bytes = 1 }; /* an eleme
     {                                                                                                                   \
         __m256 s = _mm256_loadu_ps(out);                                                                                \
         for (uint32_t k = 0; k < n; k++)                                                                                \
-            s = _mm256_fmadd_ps(_mm256_broadcast_ss(a + k), format##_load(b, k * b->step, SCALE(b, k)), s);             \
+            s = _mm256_fmadd_ps(_mm256_broadcast_ss(a + k), format##_load(b, k * b->step, SCALE(b, k), BASE(b, k)), s); \
         _mm256_storeu_ps(out, s);                                                                                       \
     }                                                                                                                   \
     INLINE void format##_product(const struct operand *b, const float *a, size_t a_step, uint32_t n, float *out,        \
@@ -167,9 +180,10 @@ enum { f32_bytes = 4, f16_bytes = 2, bf16_bytes = 2, q8_bytes = 1 }; /* an eleme
                                job->o + (size_t)q * job->d + e);                                                        \
     }
 
-PRODUCT(f32, no_scale)
-PRODUCT(f16, no_scale)
-PRODUCT(bf16, no_scale)
-PRODUCT(q8, q8_scale)
+PRODUCT(f32, no_scale, no_scale)
+PRODUCT(f16, no_scale, no_scale)
+PRODUCT(bf16, no_scale, no_scale)
+PRODUCT(q8, q8_scale, no_scale)
+PRODUCT(a8, q8_scale, minimum)
 
 #endif

@@ -2,6 +2,7 @@
  *
  * Every lane does what ref does (kernels_ref_rows.c); tails go through the same vector code on a padded copy or a mask. */
 #include "backend_cpu/kernels_avx2_attention.h"
+#include "backend_cpu/kernels_avx2_unpack.h"
 
 #include <string.h>
 
@@ -307,10 +308,14 @@ const struct cpu_kernels cpu_kernels_avx2_rows = {
     .score_f16 = score_f16,
     .score_bf16 = score_bf16,
     .score_q8 = score_q8,
+    .score_a8 = score_a8,
     .mix_f32 = mix_f32,
     .mix_f16 = mix_f16,
     .mix_bf16 = mix_bf16,
     .mix_q8 = mix_q8,
+    .mix_a8 = mix_a8,
+    .unpack4 = unpack4,
+    .unpack3 = unpack3,
     .soft = soft,
     .fold = fold,
     .scale = scale,

@@ -15,26 +15,37 @@
 /* ---- int8 scores; DOT(sum, k, q): 32-bit lanes of sum += pairs of int16 of k times those of q ---- */
 
 /* elements e, e + 1 of the page's 32 positions as pairs of int16; lane order: low = positions 0-3 8-11 16-19 24-27, high = the rest */
-INLINE void pair_32(const int8_t *k, __m512i *low, __m512i *high)
+INLINE void pair_32(const int8_t *k, bool affine, __m512i *low, __m512i *high)
 {
-    __m512i a = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)k));
-    __m512i b = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)(k + KV_PAGE)));
+    __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)k);
+    __m256i y = _mm256_loadu_si256((const __m256i *)(const void *)(k + KV_PAGE));
+    __m512i a = affine ? _mm512_cvtepu8_epi16(x) : _mm512_cvtepi8_epi16(x);
+    __m512i b = affine ? _mm512_cvtepu8_epi16(y) : _mm512_cvtepi8_epi16(y);
     *low = _mm512_unpacklo_epi16(a, b);
     *high = _mm512_unpackhi_epi16(a, b);
 }
 
-/* Sums in pair_32's order to positions; s = fma((float)P, D s_q, s). */
-INLINE void q8_finish(__m512i low, __m512i high, const uint16_t *scales, float query_scale, float *s)
+INLINE __m512 half_16(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+
+/* Sums in pair_32's order to positions; s = fma((float)P, D s_q, s), then with minima s = fma(M, ss_q, s). */
+INLINE void code_finish(__m512i low, __m512i high, const uint16_t *scales, const uint16_t *minima, const struct cpu_act *q, float *s)
 {
     const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     const __m512i second = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
-    __m512 qs = v16_set(query_scale);
+    __m512 qs = v16_set(q->s), ss = v16_set(q->ss);
     __m512 p0 = _mm512_cvtepi32_ps(_mm512_permutex2var_epi32(low, first, high));
     __m512 p1 = _mm512_cvtepi32_ps(_mm512_permutex2var_epi32(low, second, high));
-    __m512 d0 = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)scales));
-    __m512 d1 = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(scales + 16)));
-    _mm512_storeu_ps(s, _mm512_fmadd_ps(p0, _mm512_mul_ps(d0, qs), _mm512_loadu_ps(s)));
-    _mm512_storeu_ps(s + 16, _mm512_fmadd_ps(p1, _mm512_mul_ps(d1, qs), _mm512_loadu_ps(s + 16)));
+    __m512 s0 = _mm512_fmadd_ps(p0, _mm512_mul_ps(half_16(scales), qs), _mm512_loadu_ps(s));
+    __m512 s1 = _mm512_fmadd_ps(p1, _mm512_mul_ps(half_16(scales + 16), qs), _mm512_loadu_ps(s + 16));
+    if (minima) {
+        s0 = _mm512_fmadd_ps(half_16(minima), ss, s0);
+        s1 = _mm512_fmadd_ps(half_16(minima + 16), ss, s1);
+    }
+    _mm512_storeu_ps(s, s0);
+    _mm512_storeu_ps(s + 16, s1);
 }
 
 /* 16 pairs of one query's 32 int8 */
@@ -43,10 +54,10 @@ INLINE void q8_pairs(const struct cpu_act *q, int32_t pairs[16])
     _mm512_storeu_si512(pairs, _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)q->q)));
 }
 
-/* One group of 32 elements, four queries (repeat one to fill up), sums of query i only stored where s[i] is set. */
-#define Q8_SCORE(DOT)                                                                                                           \
-    INLINE void q8_group(const int8_t *k, const char *next, const uint16_t *scales, const struct cpu_act *const q[4],           \
-                         float *const s[4])                                                                                     \
+/* One block of 32 elements, four queries (repeat one to fill up), sums of query i only stored where s[i] is set. */
+#define CODE_SCORE(DOT)                                                                                                         \
+    INLINE void code_block(const int8_t *k, const char *next, const uint16_t *scales, const uint16_t *minima,                   \
+                           const struct cpu_act *const q[4], float *const s[4])                                                 \
     {                                                                                                                           \
         int32_t a[16], b[16], c[16], d[16];                                                                                     \
         q8_pairs(q[0], a), q8_pairs(q[1], b), q8_pairs(q[2], c), q8_pairs(q[3], d);                                             \
@@ -54,24 +65,23 @@ INLINE void q8_pairs(const struct cpu_act *q, int32_t pairs[16])
         for (int i = 0; i < 16; i++) {                                                                                          \
             __m512i low, high, x;                                                                                               \
             __builtin_prefetch(next + 64 * i, 0, 2);                                                                            \
-            pair_32(k + (size_t)(2 * i) * KV_PAGE, &low, &high);                                                                \
+            pair_32(k + (size_t)(2 * i) * KV_PAGE, minima != NULL, &low, &high);                                                \
             x = _mm512_set1_epi32(a[i]), a0 = DOT(a0, low, x), a1 = DOT(a1, high, x);                                           \
             x = _mm512_set1_epi32(b[i]), b0 = DOT(b0, low, x), b1 = DOT(b1, high, x);                                           \
             x = _mm512_set1_epi32(c[i]), c0 = DOT(c0, low, x), c1 = DOT(c1, high, x);                                           \
             x = _mm512_set1_epi32(d[i]), d0 = DOT(d0, low, x), d1 = DOT(d1, high, x);                                           \
         }                                                                                                                       \
-        q8_finish(a0, a1, scales, q[0]->s, s[0]);                                                                               \
+        code_finish(a0, a1, scales, minima, q[0], s[0]);                                                                        \
         if (s[1])                                                                                                               \
-            q8_finish(b0, b1, scales, q[1]->s, s[1]);                                                                           \
+            code_finish(b0, b1, scales, minima, q[1], s[1]);                                                                    \
         if (s[2])                                                                                                               \
-            q8_finish(c0, c1, scales, q[2]->s, s[2]);                                                                           \
+            code_finish(c0, c1, scales, minima, q[2], s[2]);                                                                    \
         if (s[3])                                                                                                               \
-            q8_finish(d0, d1, scales, q[3]->s, s[3]);                                                                           \
+            code_finish(d0, d1, scales, minima, q[3], s[3]);                                                                    \
     }                                                                                                                           \
-    static void score_q8(const struct cpu_score *job)                                                                           \
+    INLINE void score_codes(const struct cpu_score *job, bool affine)                                                           \
     {                                                                                                                           \
         const int8_t *k = job->k;                                                                                               \
-        const uint16_t *scales = (const uint16_t *)(const void *)(k + (size_t)KV_PAGE * job->d);                                \
         uint32_t groups = job->d / 32;                                                                                          \
         for (uint32_t m = 0; m < job->m; m++) {                                                                                 \
             _mm512_storeu_ps(job->s + (size_t)m * KV_BLOCK, _mm512_setzero_ps());                                               \
@@ -86,9 +96,18 @@ INLINE void q8_pairs(const struct cpu_act *q, int32_t pairs[16])
                     q[i] = job->qa + (size_t)at * groups + g;                                                                   \
                     s[i] = m + i < job->m ? job->s + (size_t)at * KV_BLOCK : NULL;                                              \
                 }                                                                                                               \
-                size_t at = (size_t)g * 32 * KV_PAGE;                                                                           \
-                q8_group(k + at, (const char *)job->next + at, scales + g * KV_PAGE, q, s);                                     \
+                size_t at = (size_t)g * 32 * KV_PAGE, scale = (size_t)(g / job->per) * KV_PAGE;                                 \
+                code_block(k + at, (const char *)job->next + at, job->scales + scale, affine ? job->minima + scale : NULL, q,   \
+                           s);                                                                                                  \
             }                                                                                                                   \
+    }                                                                                                                           \
+    static void score_q8(const struct cpu_score *job)                                                                           \
+    {                                                                                                                           \
+        score_codes(job, false);                                                                                                \
+    }                                                                                                                           \
+    static void score_a8(const struct cpu_score *job)                                                                           \
+    {                                                                                                                           \
+        score_codes(job, true);                                                                                                 \
     }
 
 #endif

@@ -1,6 +1,7 @@
 /* backend_cpu/kernels_avx512_rows.c - level avx512 (F BW DQ VL) of norms, activations and attention; the rest is avx2's.
  *
  * Every lane does what ref does (kernels_ref_rows.c); tails are masked lanes of the same code. */
+#include "backend_cpu/code_mix.h"
 #include "backend_cpu/kernels_avx512_attention.h"
 #include "backend_cpu/kernels_avx512_state.h"
 
@@ -70,33 +71,40 @@ struct operand {
     const void *p;
     const char *next; /* asked for while p is read */
     size_t step;
-    const uint16_t *scales; /* q8: one f16 per k, scale_step apart */
+    const uint16_t *scales, *minima; /* q8, a8: one f16 per k, scale_step apart; minima: a8 */
     size_t scale_step;
 };
 
-INLINE __m512 f32_load(const struct operand *b, size_t at, __m512 scale)
+INLINE __m512 f32_load(const struct operand *b, size_t at, __m512 scale, __m512 base)
 {
-    (void)scale;
+    (void)scale, (void)base;
     return _mm512_loadu_ps((const float *)b->p + at);
 }
 
-INLINE __m512 f16_load(const struct operand *b, size_t at, __m512 scale)
+INLINE __m512 f16_load(const struct operand *b, size_t at, __m512 scale, __m512 base)
 {
-    (void)scale;
+    (void)scale, (void)base;
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)((const uint16_t *)b->p + at)));
 }
 
-INLINE __m512 bf16_load(const struct operand *b, size_t at, __m512 scale)
+INLINE __m512 bf16_load(const struct operand *b, size_t at, __m512 scale, __m512 base)
 {
-    (void)scale;
+    (void)scale, (void)base;
     __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)((const uint16_t *)b->p + at));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
 
-INLINE __m512 q8_load(const struct operand *b, size_t at, __m512 scale)
+INLINE __m512 q8_load(const struct operand *b, size_t at, __m512 scale, __m512 base)
 {
+    (void)base;
     __m128i q = _mm_loadu_si128((const __m128i *)(const void *)((const int8_t *)b->p + at));
     return _mm512_mul_ps(scale, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q)));
+}
+
+INLINE __m512 a8_load(const struct operand *b, size_t at, __m512 scale, __m512 base)
+{
+    __m128i q = _mm_loadu_si128((const __m128i *)(const void *)((const uint8_t *)b->p + at));
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(q)), scale, base);
 }
 
 INLINE __m512 no_scale(const struct operand *b, size_t k)
@@ -108,6 +116,11 @@ INLINE __m512 no_scale(const struct operand *b, size_t k)
 INLINE __m512 q8_scale(const struct operand *b, size_t k)
 {
     return _mm512_cvtph_ps(_mm256_set1_epi16((short)b->scales[k * b->scale_step]));
+}
+
+INLINE __m512 minimum(const struct operand *b, size_t k)
+{
+    return _mm512_cvtph_ps(_mm256_set1_epi16((short)b->minima[k * b->scale_step]));
 }
 
 /* 8 lanes of a float format, for what is left when d is no multiple of 32 */
@@ -127,7 +140,7 @@ INLINE __m256 bf16_load_8(const struct operand *b, size_t at)
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
 
-enum { f32_bytes = 4, f16_bytes = 2, bf16_bytes = 2, q8_bytes = 1 }; /* an element */
+enum { f32_bytes = 4, f16_bytes = 2, bf16_bytes = 2, q8_bytes = 1, a8_bytes = 1 }; /* an element */
 
 #define ROW_LOAD(name, q)                                                                        \
     __m512 name##0 = carry ? _mm512_loadu_ps(out + (q) * out_step) : _mm512_setzero_ps();        \
@@ -140,17 +153,17 @@ enum { f32_bytes = 4, f16_bytes = 2, bf16_bytes = 2, q8_bytes = 1 }; /* an eleme
     name##0 = _mm512_fmadd_ps(x, b0, name##0);              \
     name##1 = _mm512_fmadd_ps(x, b1, name##1);
 
-#define PRODUCT(format, SCALE)                                                                                       \
+#define PRODUCT(format, SCALE, BASE)                                                                                 \
     INLINE void format##_product_1(const struct operand *b, const float *a, size_t a_step, uint32_t n, float *out,   \
                                    size_t out_step, bool carry)                                                      \
     {                                                                                                                \
         ROW_LOAD(r, 0)                                                                                               \
         for (uint32_t k = 0; k < n; k++) {                                                                           \
-            __m512 x, scale = SCALE(b, k);                                                                           \
+            __m512 x, scale = SCALE(b, k), base = BASE(b, k);                                                        \
             __builtin_prefetch(b->next + k * b->step * format##_bytes, 0, 2);                                        \
             if (format##_bytes == 4)                                                                                 \
                 __builtin_prefetch(b->next + k * b->step * format##_bytes + 64, 0, 2);                               \
-            __m512 b0 = format##_load(b, k * b->step, scale), b1 = format##_load(b, k * b->step + 16, scale);        \
+            __m512 b0 = format##_load(b, k * b->step, scale, base), b1 = format##_load(b, k * b->step + 16, scale, base);\
             ROW_STEP(r, 0)                                                                                           \
         }                                                                                                            \
         ROW_STORE(r, 0)                                                                                              \
@@ -160,11 +173,11 @@ enum { f32_bytes = 4, f16_bytes = 2, bf16_bytes = 2, q8_bytes = 1 }; /* an eleme
     {                                                                                                                \
         ROW_LOAD(r, 0) ROW_LOAD(s, 1) ROW_LOAD(t, 2) ROW_LOAD(u, 3)                                                  \
         for (uint32_t k = 0; k < n; k++) {                                                                           \
-            __m512 x, scale = SCALE(b, k);                                                                           \
+            __m512 x, scale = SCALE(b, k), base = BASE(b, k);                                                        \
             __builtin_prefetch(b->next + k * b->step * format##_bytes, 0, 2);                                        \
             if (format##_bytes == 4)                                                                                 \
                 __builtin_prefetch(b->next + k * b->step * format##_bytes + 64, 0, 2);                               \
-            __m512 b0 = format##_load(b, k * b->step, scale), b1 = format##_load(b, k * b->step + 16, scale);        \
+            __m512 b0 = format##_load(b, k * b->step, scale, base), b1 = format##_load(b, k * b->step + 16, scale, base);\
             ROW_STEP(r, 0) ROW_STEP(s, 1) ROW_STEP(t, 2) ROW_STEP(u, 3)                                              \
         }                                                                                                            \
         ROW_STORE(r, 0) ROW_STORE(s, 1) ROW_STORE(t, 2) ROW_STORE(u, 3)                                              \
@@ -175,11 +188,11 @@ enum { f32_bytes = 4, f16_bytes = 2, bf16_bytes = 2, q8_bytes = 1 }; /* an eleme
         ROW_LOAD(r, 0) ROW_LOAD(s, 1) ROW_LOAD(t, 2) ROW_LOAD(u, 3)                                                  \
         ROW_LOAD(v, 4) ROW_LOAD(w, 5) ROW_LOAD(y, 6) ROW_LOAD(z, 7)                                                  \
         for (uint32_t k = 0; k < n; k++) {                                                                           \
-            __m512 x, scale = SCALE(b, k);                                                                           \
+            __m512 x, scale = SCALE(b, k), base = BASE(b, k);                                                        \
             __builtin_prefetch(b->next + k * b->step * format##_bytes, 0, 2);                                        \
             if (format##_bytes == 4)                                                                                 \
                 __builtin_prefetch(b->next + k * b->step * format##_bytes + 64, 0, 2);                               \
-            __m512 b0 = format##_load(b, k * b->step, scale), b1 = format##_load(b, k * b->step + 16, scale);        \
+            __m512 b0 = format##_load(b, k * b->step, scale, base), b1 = format##_load(b, k * b->step + 16, scale, base);\
             ROW_STEP(r, 0) ROW_STEP(s, 1) ROW_STEP(t, 2) ROW_STEP(u, 3)                                              \
             ROW_STEP(v, 4) ROW_STEP(w, 5) ROW_STEP(y, 6) ROW_STEP(z, 7)                                              \
         }                                                                                                            \
@@ -191,11 +204,11 @@ enum { f32_bytes = 4, f16_bytes = 2, bf16_bytes = 2, q8_bytes = 1 }; /* an eleme
     {                                                                                                                \
         ROW_LOAD(r, 0) ROW_LOAD(s, 1)                                                                                \
         for (uint32_t k = 0; k < n; k++) {                                                                           \
-            __m512 x, scale = SCALE(b, k);                                                                           \
+            __m512 x, scale = SCALE(b, k), base = BASE(b, k);                                                        \
             __builtin_prefetch(b->next + k * b->step * format##_bytes, 0, 2);                                        \
             if (format##_bytes == 4)                                                                                 \
                 __builtin_prefetch(b->next + k * b->step * format##_bytes + 64, 0, 2);                               \
-            __m512 b0 = format##_load(b, k * b->step, scale), b1 = format##_load(b, k * b->step + 16, scale);        \
+            __m512 b0 = format##_load(b, k * b->step, scale, base), b1 = format##_load(b, k * b->step + 16, scale, base);\
             ROW_STEP(r, 0) ROW_STEP(s, 1)                                                                            \
         }                                                                                                            \
         ROW_STORE(r, 0) ROW_STORE(s, 1)                                                                              \
@@ -214,10 +227,11 @@ enum { f32_bytes = 4, f16_bytes = 2, bf16_bytes = 2, q8_bytes = 1 }; /* an eleme
             format##_product_1(b, a + q * a_step, a_step, n, out + q * out_step, out_step, carry);                   \
     }
 
-PRODUCT(f32, no_scale)
-PRODUCT(f16, no_scale)
-PRODUCT(bf16, no_scale)
-PRODUCT(q8, q8_scale)
+PRODUCT(f32, no_scale, no_scale)
+PRODUCT(f16, no_scale, no_scale)
+PRODUCT(bf16, no_scale, no_scale)
+PRODUCT(q8, q8_scale, no_scale)
+PRODUCT(a8, q8_scale, minimum)
 
 #define FLOAT_FORMAT(format, type)                                                                                      \
     static void score_##format(const struct cpu_score *job)                                                             \
@@ -251,21 +265,11 @@ FLOAT_FORMAT(f32, float)
 FLOAT_FORMAT(f16, uint16_t)
 FLOAT_FORMAT(bf16, uint16_t)
 
-static void mix_q8(const struct cpu_mix *job)
-{
-    const int8_t *v = job->v;
-    const uint16_t *scales = (const uint16_t *)(const void *)(v + (size_t)KV_PAGE * job->d);
-    uint32_t groups = job->d / 32;
-    for (uint32_t g = 0; g < groups; g++) {
-        size_t at = (size_t)job->from * job->d + g * 32;
-        struct operand b = {.p = v + at, .next = (const char *)job->next + at, .step = job->d, .scales = scales + job->from * groups + g,
-                            .scale_step = groups};
-        q8_product(&b, job->p + job->from, KV_BLOCK, job->to - job->from, job->o + g * 32, job->d, job->m, true);
-    }
-}
+CODE_MIX(q8)
+CODE_MIX(a8)
 
 #define MADD(sum, k, q) _mm512_add_epi32(sum, _mm512_madd_epi16(k, q))
-Q8_SCORE(MADD)
+CODE_SCORE(MADD)
 
 /* which of 16 positions from `at` (a multiple of 16) lie in [from, to) */
 INLINE __mmask16 visible(uint32_t at, uint32_t from, uint32_t to)
@@ -317,10 +321,12 @@ const struct cpu_kernels cpu_kernels_avx512_rows = {
     .score_f16 = score_f16,
     .score_bf16 = score_bf16,
     .score_q8 = score_q8,
+    .score_a8 = score_a8,
     .mix_f32 = mix_f32,
     .mix_f16 = mix_f16,
     .mix_bf16 = mix_bf16,
     .mix_q8 = mix_q8,
+    .mix_a8 = mix_a8,
     .soft = soft,
     .fold = fold,
     .conv = conv,

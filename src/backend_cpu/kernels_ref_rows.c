@@ -153,37 +153,90 @@ FLOAT_FORMAT(f32)
 FLOAT_FORMAT(f16)
 FLOAT_FORMAT(bf16)
 
-/* s = fma((float)P, D s_q, s) per 32 elements, P the exact integer dot */
-static void score_q8(const struct cpu_score *job)
+/* Codes: a byte each, signed (q8 and what is unpacked through a table of integers) or, affine, unsigned with a minimum. */
+static int32_t code(const void *p, size_t at, bool affine)
 {
-    const int8_t *k = job->k;
-    const uint16_t *scales = (const uint16_t *)(const void *)(k + (size_t)KV_PAGE * job->d);
-    uint32_t groups = job->d / 32;
+    return affine ? ((const uint8_t *)p)[at] : ((const int8_t *)p)[at];
+}
+
+/* per 32 elements: s = fma((float)P, D s_q, s), P the exact integer dot; affine: then s = fma(M, ss_q, s) */
+static inline void score_codes(const struct cpu_score *job, bool affine)
+{
+    uint32_t blocks = job->d / 32;
     for (uint32_t m = 0; m < job->m; m++)
         for (uint32_t j = 0; j < KV_PAGE; j++) {
             float s = 0;
-            for (uint32_t g = 0; g < groups; g++) {
-                const struct cpu_act *q = job->qa + (size_t)m * groups + g;
+            for (uint32_t b = 0; b < blocks; b++) {
+                const struct cpu_act *q = job->qa + (size_t)m * blocks + b;
+                size_t at = (size_t)(b / job->per) * KV_PAGE + j;
                 int32_t p = 0;
                 for (uint32_t e = 0; e < 32; e++)
-                    p += q->q[e] * k[(size_t)(g * 32 + e) * KV_PAGE + j];
-                s = fmaf((float)p, dtype_f16_to_f32(scales[g * KV_PAGE + j]) * q->s, s);
+                    p += q->q[e] * code(job->k, (size_t)(b * 32 + e) * KV_PAGE + j, affine);
+                s = fmaf((float)p, dtype_f16_to_f32(job->scales[at]) * q->s, s);
+                if (affine)
+                    s = fmaf(dtype_f16_to_f32(job->minima[at]), q->ss, s);
             }
             job->s[(size_t)m * KV_BLOCK + j] = s;
         }
 }
 
-static void mix_q8(const struct cpu_mix *job)
+/* o = fma(p, v, o); v = D code, or affine fma(code, D, M) */
+static inline void mix_codes(const struct cpu_mix *job, bool affine)
 {
-    const int8_t *v = job->v;
-    const uint16_t *scales = (const uint16_t *)(const void *)(v + (size_t)KV_PAGE * job->d);
+    uint32_t groups = job->d / 32 / job->per;
     for (uint32_t m = 0; m < job->m; m++)
         for (uint32_t j = job->from; j < job->to; j++)
             for (uint32_t e = 0; e < job->d; e++) {
-                float *o = job->o + (size_t)m * job->d + e;
-                float value = dtype_f16_to_f32(scales[j * (job->d / 32) + e / 32]) * (float)v[(size_t)j * job->d + e];
+                float *o = job->o + (size_t)m * job->d + e, c = (float)code(job->v, (size_t)j * job->d + e, affine);
+                size_t at = (size_t)j * groups + e / 32 / job->per;
+                float d = dtype_f16_to_f32(job->scales[at]);
+                float value = affine ? fmaf(c, d, dtype_f16_to_f32(job->minima[at])) : d * c;
                 *o = fmaf(job->p[(size_t)m * KV_BLOCK + j], value, *o);
             }
+}
+
+static void score_q8(const struct cpu_score *job)
+{
+    score_codes(job, false);
+}
+
+static void score_a8(const struct cpu_score *job)
+{
+    score_codes(job, true);
+}
+
+static void mix_q8(const struct cpu_mix *job)
+{
+    mix_codes(job, false);
+}
+
+static void mix_a8(const struct cpu_mix *job)
+{
+    mix_codes(job, true);
+}
+
+static void unpack4(const struct cpu_unpack *job)
+{
+    uint32_t w = job->width;
+    for (uint32_t b = 0; b < job->blocks; b++) {
+        const unsigned char *src = job->src + (size_t)b * 16 * w;
+        for (uint32_t e = 0; e < 32; e++)
+            for (uint32_t i = 0; i < w; i++)
+                job->dst[(size_t)(b * 32 + e) * w + i] = (unsigned char)job->table[src[e % 16 * w + i] >> (e / 16 * 4) & 15];
+    }
+}
+
+static void unpack3(const struct cpu_unpack *job)
+{
+    uint32_t w = job->width;
+    for (uint32_t b = 0; b < job->blocks; b++) {
+        const unsigned char *src = job->src + (size_t)b * 12 * w;
+        for (uint32_t e = 0; e < 32; e++)
+            for (uint32_t i = 0; i < w; i++) {
+                int low = src[e % 8 * w + i] >> (e / 8 * 2) & 3, high = src[(8 + e % 4) * w + i] >> (e / 4) & 1;
+                job->dst[(size_t)(b * 32 + e) * w + i] = (unsigned char)job->table[low | high << 2];
+            }
+    }
 }
 
 static void soft(float *s, uint32_t from, uint32_t to, float c, float *max_out, float *sum_out)

@@ -21,7 +21,8 @@
     X(STORE, STR, store, "store", 0, "", G_ALL, 0, 0, "DIR", "folder of the model store; default $RHAPSODE_HOME")                         \
     /* model */                                                                                                                           \
     X(CONTEXT, U32, context, "context", 'c', "ctx", G_MODEL, 1, 4294967295.0, "N", "positions of the context; default: the model's own")  \
-    X(KV, STR, kv, "kv", 0, "", G_MODEL, 0, 0, "K[:V]", "formats of stored keys and values: f32 f16 bf16 q8; default f16")                \
+    X(KV, STR, kv, "kv", 0, "", G_MODEL, 0, 0, "K[:V]",                                                                                   \
+      "formats of stored keys and values: f32 f16 bf16 q8 aBgG q4h tq4 tq3, or k8v4 k8v3 k4v4; default f16")                              \
     X(ROWS, U32, rows, "rows", 0, "ubatch", G_MODEL, 1, 65536, "N", "most rows of one step; default 512")                                 \
     X(CHAT_TEMPLATE, STR, chat_template, "chat-template", 0, "", G_MODEL, 0, 0, "FILE", "chat template instead of the model's own")       \
     /* input of generate */                                                                                                               \

@@ -20,15 +20,15 @@ int identity_put(struct rh_model *m, struct buf *out, struct err *err)
 {
     struct hash128 hash;
     struct device_info d;
-    char hex[33];
+    char hex[33], kv[KV_NAME_MAX];
     int rc = content_hash(m, &hash, err);
     if (rc)
         return rc;
     hash128_hex(hash, hex);
     m->host->backend->device_info(m->host->device, &d);
     const struct model_info *info = model_info(m->model);
-    buf_printf(out, "model=%s arch=%s context=%u kv=%s:%s kv_start=0 adapters= backend=%s arithmetic=%u", hex, info->arch, info->context,
-               kv_format_name(m->k_format), kv_format_name(m->v_format), d.backend, d.arithmetic);
+    buf_printf(out, "model=%s arch=%s context=%u kv=%s kv_start=0 adapters= backend=%s arithmetic=%u", hex, info->arch, info->context,
+               kv_formats_name(m->k_format, m->v_format, kv), d.backend, d.arithmetic);
     if (!d.levels_equal)
         buf_printf(out, " level=%s", d.level);
     return 0;

@@ -87,7 +87,8 @@ static void put_sampling(struct buf *b, const struct rh_model *m)
 
 static void put_state(struct buf *b, const struct rh_model *m, const struct kv_config *kv, uint32_t context)
 {
-    buf_printf(b, ",\"state\":{\"format\":\"%s:%s\",", kv_format_name(m->k_format), kv_format_name(m->v_format));
+    char name[KV_NAME_MAX];
+    buf_printf(b, ",\"state\":{\"format\":\"%s\",", kv_formats_name(m->k_format, m->v_format, name));
     put_u64(b, "context", context), buf_char(b, ',');
     put_u64(b, "context_bytes", kv_plan_bytes(kv, context)), buf_char(b, ',');
     put_u64(b, "budget_bytes", m->state_budget), buf_char(b, '}');

@@ -48,14 +48,9 @@ static int find_path(struct rh_model *m, const char *name, struct err *err)
 
 static int parse_kv(struct rh_model *m, const char *kv, struct err *err)
 {
-    struct str rest = str_of(kv ? kv : "f16"), key;
-    str_split(&rest, ':', &key);
-    struct str value = rest.p ? rest : key;
-    int k = kv_format_parse(key.p, key.n), v = kv_format_parse(value.p, value.n);
-    if (k < 0 || v < 0)
-        return err_set(err, ERR_ARGUMENT, "kv: expected K or K:V of f32 f16 bf16 q8, got '%.64s'", kv);
-    m->k_format = (enum kv_format)k;
-    m->v_format = (enum kv_format)v;
+    const char *text = kv ? kv : "f16";
+    if (kv_formats_parse(text, strlen(text), &m->k_format, &m->v_format))
+        return err_set(err, ERR_ARGUMENT, "kv: expected K or K:V of %s, got '%.64s'", kv_formats_text, text);
     return 0;
 }
 

@@ -161,15 +161,12 @@ static int end_ids_of(const struct rh_model *m, const struct rh_request_options 
 
 static int check_kv(const struct rh_model *m, const char *kv, struct err *err)
 {
-    struct str rest = str_of(kv), key;
-    if (!kv)
+    enum kv_format k, v;
+    char own[KV_NAME_MAX];
+    if (!kv || (kv_formats_parse(kv, strlen(kv), &k, &v) == 0 && k == m->k_format && v == m->v_format))
         return 0;
-    str_split(&rest, ':', &key);
-    struct str value = rest.p ? rest : key;
-    if (kv_format_parse(key.p, key.n) == (int)m->k_format && kv_format_parse(value.p, value.n) == (int)m->v_format)
-        return 0;
-    return err_set(err, ERR_UNSUPPORTED, "kv: this model was opened with %s:%s, the request asks for '%.64s'", kv_format_name(m->k_format),
-                   kv_format_name(m->v_format), kv);
+    return err_set(err, ERR_UNSUPPORTED, "kv: this model was opened with %s, the request asks for '%.64s'",
+                   kv_formats_name(m->k_format, m->v_format, own), kv);
 }
 
 /* Names joined by commas -> bits. */

@@ -25,8 +25,9 @@ static int attention_measure(struct kv_layer_layout *l, const struct kv_layer_sp
 {
     uint32_t k = kv_format_k_bytes(spec->k_format, spec->d_k), v = kv_format_v_bytes(spec->v_format, spec->d_v);
     if (k == 0 || v == 0) {
-        return err_set(err, ERR_UNSUPPORTED, "layer %u: KV format %s:%s cannot hold head dims %u and %u", index,
-                       kv_format_name(spec->k_format), kv_format_name(spec->v_format), spec->d_k, spec->d_v);
+        char name[KV_NAME_MAX];
+        return err_set(err, ERR_UNSUPPORTED, "layer %u: KV format %s cannot hold head dims %u and %u", index,
+                       kv_formats_name(spec->k_format, spec->v_format, name), spec->d_k, spec->d_v);
     }
     if (spec->n_kv_heads == 0 || (spec->policy == KV_WINDOW && spec->window == 0)) {
         return err_set(err, ERR_ARGUMENT, "layer %u: %u KV heads, window %u", index, spec->n_kv_heads, spec->window);

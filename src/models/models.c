@@ -139,8 +139,9 @@ static int kv_layers_make(struct model *m, struct err *err)
     }
     if (!device_backend(m->device)->kv_format_supported(m->device, m->opt.k_format, m->opt.v_format, hp->head_dim,
                                                         hp->head_dim)) {
-        return err_set(err, ERR_UNSUPPORTED, "KV format %s:%s with head dim %u is not supported by this device",
-                       kv_format_name(m->opt.k_format), kv_format_name(m->opt.v_format), hp->head_dim);
+        char name[KV_NAME_MAX];
+        return err_set(err, ERR_UNSUPPORTED, "KV format %s cannot hold heads of %u elements",
+                       kv_formats_name(m->opt.k_format, m->opt.v_format, name), hp->head_dim);
     }
     return 0;
 }

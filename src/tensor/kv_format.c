@@ -1,53 +1,119 @@
 /* tensor/kv_format.c - the geometry and names of the K and V formats (tensor.h describes the layout).
  *
  * Invariant: the bytes of a plane are a multiple of 64, so one head's planes, the next head and the next layer stay aligned.
- * Does not:  encode or decode; that is each backend's. */
-#include "tensor/tensor.h"
+ * Does not:  encode or decode; that is kv_codec.c. */
+#include "tensor/kv_codec.h"
 
 #include "base/str.h"
 
-enum { HEAD_DIM_MAX = 512 };
+#include <stdio.h>
 
-static const char *const names[KV_FORMAT_COUNT] = {"f32", "f16", "bf16", "q8"};
+static const struct {
+    const char *name;
+    enum kv_code code;
+    uint32_t bits, group;
+    enum kv_turn turn;
+} formats[KV_FORMAT_COUNT] = {
+#define KV_FORMAT_ROW(id, name, code, bits, group, turn) {name, KV_CODE_##code, bits, group, KV_TURN_##turn},
+    KV_FORMATS(KV_FORMAT_ROW)
+#undef KV_FORMAT_ROW
+};
 
-/* Bytes of one plane: KV_PAGE positions of d elements; 0 when d cannot be held.  K and V planes have the same size. */
-static uint32_t plane_bytes(enum kv_format f, uint32_t d)
+static const struct {
+    const char *name;
+    enum kv_format k, v;
+} pairs[] = {{"k8v4", KV_A8G32, KV_V4}, {"k8v3", KV_A8G32, KV_V3}, {"k4v4", KV_A4G32, KV_V4}};
+enum { PAIR_COUNT = sizeof pairs / sizeof *pairs };
+
+const char kv_formats_text[] = "f32 f16 bf16 q8 a8g32 a8g64 a8g128 a4g32 a4g64 a4g128 q4h tq4 tq3, or one of k8v4 k8v3 k4v4";
+
+/* The group asked for, else the largest of 64, 32 below it that divides d; 0: none does. */
+static uint32_t group_of(uint32_t asked, uint32_t d)
 {
-    if (d == 0 || d > HEAD_DIM_MAX || d % 8 != 0)
-        return 0;
-    switch (f) {
-    case KV_F32:
-        return KV_PAGE * d * 4;
-    case KV_F16:
-    case KV_BF16:
-        return KV_PAGE * d * 2;
-    case KV_Q8:
-        return d % 32 == 0 ? KV_PAGE * d + KV_PAGE * (d / 32) * 2 : 0;
-    case KV_FORMAT_COUNT:
-        break;
-    }
+    if (asked == 0)
+        return d % 32 == 0 ? d : 0;
+    for (uint32_t g = asked; g >= 32; g /= 2)
+        if (d % g == 0)
+            return g;
     return 0;
+}
+
+struct kv_shape kv_shape_of(enum kv_format f, uint32_t d)
+{
+    struct kv_shape s = {0};
+    if ((unsigned)f >= KV_FORMAT_COUNT || d == 0 || d > KV_HEAD_MAX || d % 8 != 0)
+        return s;
+    s.code = formats[f].code;
+    s.turn = formats[f].turn;
+    s.bits = formats[f].bits;
+    uint32_t codes = KV_PAGE * d / 8 * s.bits;
+    if (s.code == KV_CODE_FLOAT) {
+        s.group = d, s.groups = 1, s.plane_bytes = codes;
+        return s;
+    }
+    s.group = group_of(formats[f].group, d);
+    if (s.group == 0)
+        return s;
+    s.groups = d / s.group;
+    s.scales_at = codes;
+    s.plane_bytes = codes + KV_PAGE * s.groups * 2;
+    if (s.code == KV_CODE_AFFINE) {
+        s.minima_at = s.plane_bytes;
+        s.plane_bytes += KV_PAGE * s.groups * 2;
+    }
+    return s;
 }
 
 uint32_t kv_format_k_bytes(enum kv_format f, uint32_t d)
 {
-    return plane_bytes(f, d);
+    return f == KV_V4 || f == KV_V3 ? 0 : kv_shape_of(f, d).plane_bytes;
 }
 
 uint32_t kv_format_v_bytes(enum kv_format f, uint32_t d)
 {
-    return plane_bytes(f, d);
+    return kv_shape_of(f, d).plane_bytes;
 }
 
 const char *kv_format_name(enum kv_format f)
 {
-    return (unsigned)f < KV_FORMAT_COUNT ? names[f] : "?";
+    return (unsigned)f < KV_FORMAT_COUNT ? formats[f].name : "?";
 }
 
-int kv_format_parse(const char *name, size_t n)
+static int one_parse(struct str name)
 {
-    for (int i = 0; i < KV_FORMAT_COUNT; i++)
-        if (str_is(str_n(name, n), names[i]))
+    for (int i = 0; i < KV_V4; i++) /* V4 and V3 have no name of their own */
+        if (str_is(name, formats[i].name))
             return i;
     return -1;
+}
+
+int kv_formats_parse(const char *name, size_t n, enum kv_format *k, enum kv_format *v)
+{
+    struct str rest = str_n(name, n), key = rest;
+    for (int i = 0; i < PAIR_COUNT; i++)
+        if (str_is(rest, pairs[i].name)) {
+            *k = pairs[i].k, *v = pairs[i].v;
+            return 0;
+        }
+    str_split(&rest, ':', &key);
+    bool both = !rest.p;
+    int a = one_parse(key), b = both ? a : one_parse(rest);
+    if (a < 0 || b < 0)
+        return -1;
+    *k = (enum kv_format)a, *v = (enum kv_format)b;
+    return 0;
+}
+
+const char *kv_formats_name(enum kv_format k, enum kv_format v, char out[KV_NAME_MAX])
+{
+    for (int i = 0; i < PAIR_COUNT; i++)
+        if (pairs[i].k == k && pairs[i].v == v) {
+            snprintf(out, KV_NAME_MAX, "%s", pairs[i].name);
+            return out;
+        }
+    if ((unsigned)k >= KV_FORMAT_COUNT || (unsigned)v >= KV_FORMAT_COUNT)
+        snprintf(out, KV_NAME_MAX, "?");
+    else
+        snprintf(out, KV_NAME_MAX, "%s:%s", formats[k].name, formats[v].name);
+    return out;
 }

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "tensor/backend.h"
+#include "tensor/kv_codec.h"
 
 /* A backend that only writes down which ops it got. */
 struct device {
@@ -146,19 +147,56 @@ static void test_kv_formats(void **state)
     assert_int_equal(kv_format_k_bytes(KV_Q8, 80), 0);
     assert_int_equal(kv_format_k_bytes(KV_BF16, 12), 0);
     assert_int_equal(kv_format_k_bytes(KV_F16, 520), 0);
-    for (int f = 0; f < KV_FORMAT_COUNT; f++) {
-        const char *name = kv_format_name((enum kv_format)f);
-        assert_int_equal(kv_format_parse(name, strlen(name)), f);
-        for (uint32_t d = 0; d <= 600; d++)
+    for (int f = 0; f < KV_FORMAT_COUNT; f++)
+        for (uint32_t d = 0; d <= 600; d++) {
             assert_int_equal(kv_format_k_bytes((enum kv_format)f, d) % 64, 0);
+            assert_int_equal(kv_format_v_bytes((enum kv_format)f, d) % 64, 0);
+        }
+}
+
+static void test_kv_groups(void **state)
+{
+    (void)state;
+    static const struct {
+        enum kv_format f;
+        uint32_t d, group;
+    } cases[] = {{KV_A8G64, 64, 64},   {KV_A8G64, 96, 32},   {KV_A8G64, 32, 32},   {KV_A8G128, 128, 128}, {KV_A8G128, 192, 64},
+                 {KV_A4G128, 96, 32},  {KV_A4G64, 256, 64},  {KV_A8G32, 80, 0},    {KV_Q4H, 48, 0},       {KV_TQ4, 96, 96},
+                 {KV_TQ3, 256, 256},   {KV_TQ3, 80, 0},      {KV_V3, 128, 32},     {KV_Q8, 512, 32},      {KV_F16, 80, 80}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct kv_shape s = kv_shape_of(cases[i].f, cases[i].d);
+        assert_int_equal(s.group, cases[i].group);
+        assert_int_equal(s.plane_bytes == 0, cases[i].group == 0);
     }
-    assert_int_equal(kv_format_parse("q4", 2), -1);
-    assert_int_equal(kv_format_parse("f16x", 3), KV_F16);
+    /* bytes of one position's head of 128: K and V */
+    assert_int_equal(kv_format_k_bytes(KV_A8G32, 128) + kv_format_v_bytes(KV_V3, 128), 200 * KV_PAGE);
+    assert_int_equal(kv_format_k_bytes(KV_TQ4, 128), 66 * KV_PAGE);
+    assert_int_equal(kv_format_k_bytes(KV_Q4H, 128), 72 * KV_PAGE);
+    assert_int_equal(kv_format_k_bytes(KV_V4, 128), 0); /* values only */
+}
+
+static void test_kv_names(void **state)
+{
+    (void)state;
+    static const char *const good[][2] = {{"f16", "f16:f16"}, {"q8:f16", "q8:f16"}, {"k8v3", "k8v3"},     {"k4v4", "k4v4"},
+                                          {"tq4", "tq4:tq4"}, {"k8v4", "k8v4"},     {"a4g128:q4h", "a4g128:q4h"}};
+    static const char *const bad[] = {"", ":", "f16:", ":f16", "q4", "v4", "f16:v4", "k8v4:f16", "k8v5", "F16", "f16:f16:f16", "a8", "a8g16"};
+    enum kv_format k, v;
+    char name[KV_NAME_MAX];
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_int_equal(kv_formats_parse(good[i][0], strlen(good[i][0]), &k, &v), 0);
+        assert_string_equal(kv_formats_name(k, v, name), good[i][1]);
+        assert_int_equal(kv_formats_parse(name, strlen(name), &k, &v), 0);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(kv_formats_parse(bad[i], strlen(bad[i]), &k, &v), -1);
+    assert_int_equal(kv_formats_parse("f16x", 3, &k, &v), 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_compositions), cmocka_unit_test(test_shapes_refused),
-                                       cmocka_unit_test(test_nothing_to_do), cmocka_unit_test(test_kv_formats)};
+                                       cmocka_unit_test(test_nothing_to_do), cmocka_unit_test(test_kv_formats),
+                                       cmocka_unit_test(test_kv_groups), cmocka_unit_test(test_kv_names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
