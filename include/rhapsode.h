@@ -53,6 +53,8 @@ struct rh_model;
 struct rh_model_options {
     uint32_t context;         /* positions; 0 = the model's own */
     const char *kv;           /* "K" or "K:V" of f32 f16 bf16 q8 a8gG a4gG q4h tq4 tq3, or k8v4 k8v3 k4v4 (docs/kv.md); NULL = f16 */
+    struct rh_text kv_config; /* JSON: layers whose formats differ, [{"layer": N, "format": K[:V]} or {"layer", "bits", "group_size"}] */
+    bool kv_force;            /* open formats that kvcheck measured as useless for this model */
     const char *chat_template;/* overrides the model's own; NULL */
     uint32_t rows_max;        /* rows of a step; 0 = 512 */
     bool inspect_only;        /* info without loading weights */
@@ -182,6 +184,17 @@ int rh_score_json(struct rh_model *m, const struct rh_score_options *opt, char *
 struct rh_bench_options { uint32_t prompt, decode, repetitions, depth, sequences; };
 /* The JSON of `rhapsode bench`: prefill and decode tokens/s with the limits measured beside them; free with rh_free. */
 int rh_bench_json(struct rh_model *m, const struct rh_bench_options *opt, char **out, struct rh_error *err);
+
+struct rh_kvcheck_options {
+    const char *formats;           /* names with commas; NULL = all */
+    struct rh_text text;           /* NULL = a built-in one */
+    uint32_t tokens;               /* of the text; 0 = 4096, within the context */
+    bool forget;                   /* do not keep the figures in the store */
+    void (*progress)(void *ctx, uint64_t done, uint64_t total);
+    void *progress_ctx;
+};
+/* The JSON of `rhapsode kvcheck`: what each state format costs this model against f32 state; kept in the store; free with rh_free. */
+int rh_kvcheck_json(struct rh_model *m, const struct rh_kvcheck_options *opt, char **out, struct rh_error *err);
 
 /* ---- store ---- */
 

@@ -291,6 +291,50 @@ def test_info():
     assert b"llama" in run("info", LLAMA).stdout
 
 
+def test_kv_formats(tmp_path):
+    config = tmp_path / "kv_config.json"
+    config.write_text('[{"layer": 1, "format": "f16:bf16"}, {"layer": 0, "bits": 8, "group_size": 32}]')
+    small, mixed = run_json("info", LLAMA, "--kv", "bf16"), run_json("info", LLAMA, "--kv", "bf16", "--kv-config", config)
+    assert mixed["state"]["format"] == "bf16:bf16,0=a8g32:a8g32,1=f16:bf16"
+    assert small["identity"] != mixed["identity"] and "kv=bf16:bf16,0=a8g32:a8g32,1=f16:bf16 " in mixed["identity"]
+    assert 0 < mixed["state"]["bytes_per_position"] < small["state"]["bytes_per_position"]
+    for text, word in [
+        ("{}", "list"), ('[{"layer": 0}]', "one of format and bits"), ('[{"layer": 0, "bits": 5}]', "a5g64"), ('[{"bits": 4}]', "no layer"),
+        ('[{"layer": 99, "format": "q8"}]', "layer 99"), ('[{"layer": 0, "format": "v4"}]', "'v4'"), ('[{"layer": 0, "size": 1}]', "size"),
+        ('[{"layer": 0, "format": "q8"}, {"layer": 0, "format": "f16"}]', "twice"), ("[", "kv config"), ('[{"layer": 0, "bits": 4, "format": "q8"}]', "one of"),
+    ]:
+        config.write_text(text)
+        done = run("info", LLAMA, "--kv-config", config, status=1)
+        assert done.returncode != 0 and word in done.stderr.decode(), (text, done.stderr)
+    for name in ("k8v5", "v4", "q8:k8v4", "a8g16"):
+        done = run("info", LLAMA, "--kv", name, status=1)
+        assert done.returncode != 0 and name in done.stderr.decode()
+
+
+def test_kvcheck(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog, and nobody minds. " * 40)
+    out = run_json("kvcheck", LLAMA, "--store", tmp_path, "--file", text, "--tokens", 256, "--formats", "f16,q8,tq3")
+    assert [e["format"] for e in out["formats"]] == ["f16:f16", "q8:q8", "tq3:tq3"] and out["tokens"] == 256
+    f16, q8, tq3 = out["formats"]
+    assert f16["kl_mean"] < q8["kl_mean"] < tq3["kl_mean"] and f16["mse_k"] < q8["mse_k"] < tq3["mse_k"]
+    assert out["reference"]["bytes_per_position"] == 2 * f16["bytes_per_position"]
+    (kept,) = (tmp_path / "kvcheck").iterdir()
+    data = json.loads(kept.read_text())
+    assert data["formats"] == out["formats"]
+    run_json("kvcheck", LLAMA, "--store", tmp_path, "--file", text, "--tokens", 256, "--formats", "q4h")
+    data = json.loads(kept.read_text())
+    assert sorted(e["format"] for e in data["formats"]) == ["f16:f16", "q4h:q4h", "q8:q8", "tq3:tq3"]  # figures are merged
+    for entry in data["formats"]:
+        entry["top1"], entry["kl_mean"] = (0.5, 1.5) if entry["format"] == "q4h:q4h" else (1, 0)
+    kept.write_text(json.dumps(data))
+    generate = ("generate", LLAMA, "--ids", "1,2,3", "--max-tokens", 2, "--store", tmp_path, "--kv")
+    done = run(*generate, "q4h", status=1)
+    assert done.returncode != 0 and "0.500" in done.stderr.decode() and "1.5" in done.stderr.decode()
+    run(*generate, "q4h", "--kv-force")
+    run(*generate, "q8")
+
+
 def test_identity():
     same = [run_json("info", LLAMA, *args)["identity"] for args in ([], ["--threads", 1], ["--cpu-isa", "ref"])]
     assert len(set(same)) == 1

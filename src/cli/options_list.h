@@ -23,6 +23,8 @@
     X(CONTEXT, U32, context, "context", 'c', "ctx", G_MODEL, 1, 4294967295.0, "N", "positions of the context; default: the model's own")  \
     X(KV, STR, kv, "kv", 0, "", G_MODEL, 0, 0, "K[:V]",                                                                                   \
       "formats of stored keys and values: f32 f16 bf16 q8 aBgG q4h tq4 tq3, or k8v4 k8v3 k4v4; default f16")                              \
+    X(KV_CONFIG, STR, kv_config, "kv-config", 0, "", G_MODEL, 0, 0, "FILE", "formats of single layers (JSON list); docs/kv.md")           \
+    X(KV_FORCE, FLAG, kv_force, "kv-force", 0, "", G_MODEL, 0, 0, "", "use a format although kvcheck found it useless for the model")     \
     X(ROWS, U32, rows, "rows", 0, "ubatch", G_MODEL, 1, 65536, "N", "most rows of one step; default 512")                                 \
     X(CHAT_TEMPLATE, STR, chat_template, "chat-template", 0, "", G_MODEL, 0, 0, "FILE", "chat template instead of the model's own")       \
     /* input of generate */                                                                                                               \
@@ -62,10 +64,13 @@
     X(SAMPLER_ORDER, STR, sampler_order, "sampler-order", 0, "", G_SAMPLE, 0, 0, "LIST",                                                  \
       "order of the filters: top_n_sigma,top_k,typical_p,top_p,min_p,xtc")                                                                \
     /* score */                                                                                                                           \
-    X(FILE, STR, file, "file", 'f', "", G_SCORE, 0, 0, "FILE", "text file to score, cut into windows of the context")                     \
+    X(FILE, STR, file, "file", 'f', "", G_SCORE | G_KVCHECK, 0, 0, "FILE", "text file; score cuts it into windows of the context")        \
     X(TOP, U32, top, "top", 0, "", G_SCORE, 0, 128, "K", "the K likeliest tokens at each position")                                       \
     X(LOGITS, STR, logits, "logits", 0, "", G_SCORE, 0, 0, "last", "raw logits of the last position")                                     \
     X(WINDOW, U32, window, "window", 0, "", G_SCORE, 2, 4294967295.0, "N", "tokens of a window; default: the context")                    \
+    /* kvcheck */                                                                                                                         \
+    X(FORMATS, STR, formats, "formats", 0, "", G_KVCHECK, 0, 0, "LIST", "formats to measure, with commas; default all")                   \
+    X(TOKENS, U32, tokens, "tokens", 0, "", G_KVCHECK, 256, 4294967295.0, "N", "tokens of the text; default 4096")                        \
     /* tokenize */                                                                                                                        \
     X(NO_BOS, FLAG, no_bos, "no-bos", 0, "", G_TOKENIZE, 0, 0, "", "without the model's start token")                                     \
     X(NO_PARSE_SPECIAL, FLAG, no_parse_special, "no-parse-special", 0, "", G_TOKENIZE, 0, 0, "", "special tokens in the text stay text")  \

@@ -65,9 +65,12 @@ int session_open(struct session *s, const char *verb, const struct options *o, b
             return fail_err(verb, &err);
         buf_cstr(&s->template_text);
     }
+    if (o->kv_config && file_read(&s->kv_config, o->kv_config, SMALL_FILE_MAX, &err))
+        return fail_err(verb, &err);
     struct rh_host_options host = {.backend = o->backend, .cpu_isa = o->cpu_isa, .threads = o->threads, .no_pin = o->no_pin,
                                    .state_bytes = o->state, .store_dir = o->store_dir};
-    struct rh_model_options model = {.context = o->context, .kv = o->kv, .rows_max = o->rows, .inspect_only = inspect_only,
+    struct rh_model_options model = {.context = o->context, .kv = o->kv, .kv_config = {s->kv_config.p, s->kv_config.n},
+                                     .kv_force = o->kv_force, .rows_max = o->rows, .inspect_only = inspect_only,
                                      .chat_template = o->chat_template ? s->template_text.p : NULL};
     if (rh_host_open(&host, &s->host, &rerr) || rh_model_open(s->host, o->args[0], &model, &s->model, &rerr))
         return session_fail(verb, &rerr);
@@ -79,6 +82,7 @@ void session_close(struct session *s)
     rh_model_close(s->model);
     rh_host_close(s->host);
     buf_free(&s->template_text);
+    buf_free(&s->kv_config);
 }
 
 /* ---- sampling ---- */

@@ -14,7 +14,7 @@ struct session {
     const char *verb;
     struct rh_host *host;
     struct rh_model *model;
-    struct buf template_text;
+    struct buf template_text, kv_config;
 };
 int session_open(struct session *s, const char *verb, const struct options *o, bool inspect_only);
 void session_close(struct session *s);

@@ -86,8 +86,8 @@ struct rh_model {
     struct texts texts;
     struct model *model;      /* NULL with inspect_only until info asks */
     struct engine *engine;    /* NULL with inspect_only */
-    enum kv_format k_format, v_format;
     struct model_options options; /* to inspect later */
+    struct model_kv_layer *kv_layers; /* options.kv_layers */
     uint64_t state_budget;
     double load_ms;
     uint32_t *end_ids;        /* EOS ids of tokenizer and model, ascending */
@@ -103,8 +103,19 @@ void model_unref(struct rh_model *m);
 int model_need_engine(const struct rh_model *m, struct err *err);
 int model_inspect_late(struct rh_model *m, struct err *err); /* m->model is there afterwards */
 
+/* ---- kv_config.c: formats of the state ---- */
+
+int kv_config_read(struct rh_model *m, const struct rh_model_options *opt, struct err *err); /* into m->options */
+void kv_config_put(const struct rh_model *m, struct buf *out); /* "q8:q8,3=f16:f16": default, then the layers that differ */
+
+/* ---- kvcheck_store.c ---- */
+
+/* What kvcheck measured of the model's formats: ERR_UNSUPPORTED with the figures when they collapse and force is off. */
+int kvcheck_gate(struct rh_model *m, bool force, struct err *err);
+
 /* ---- identity.c ---- */
 
+int identity_content(struct rh_model *m, char hex[33], struct err *err); /* of the model's files; hashed once */
 int identity_put(struct rh_model *m, struct buf *out, struct err *err); /* numeric identity, one line */
 
 /* ---- sampling.c ---- */

@@ -16,19 +16,27 @@ static int content_hash(struct rh_model *m, struct hash128 *out, struct err *err
     return rc;
 }
 
-int identity_put(struct rh_model *m, struct buf *out, struct err *err)
+int identity_content(struct rh_model *m, char hex[33], struct err *err)
 {
     struct hash128 hash;
-    struct device_info d;
-    char hex[33], kv[KV_NAME_MAX];
     int rc = content_hash(m, &hash, err);
+    if (rc == 0)
+        hash128_hex(hash, hex);
+    return rc;
+}
+
+int identity_put(struct rh_model *m, struct buf *out, struct err *err)
+{
+    struct device_info d;
+    char hex[33];
+    int rc = identity_content(m, hex, err);
     if (rc)
         return rc;
-    hash128_hex(hash, hex);
     m->host->backend->device_info(m->host->device, &d);
     const struct model_info *info = model_info(m->model);
-    buf_printf(out, "model=%s arch=%s context=%u kv=%s kv_start=0 adapters= backend=%s arithmetic=%u", hex, info->arch, info->context,
-               kv_formats_name(m->k_format, m->v_format, kv), d.backend, d.arithmetic);
+    buf_printf(out, "model=%s arch=%s context=%u kv=", hex, info->arch, info->context);
+    kv_config_put(m, out);
+    buf_printf(out, " kv_start=0 adapters= backend=%s arithmetic=%u", d.backend, d.arithmetic);
     if (!d.levels_equal)
         buf_printf(out, " level=%s", d.level);
     return 0;

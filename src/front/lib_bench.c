@@ -229,7 +229,6 @@ static int report(struct bench *b, struct probe_ticks from, struct buf *out, str
 {
     const struct model_info *info = model_info(b->m->model);
     struct device_info d;
-    char kv[KV_NAME_MAX];
     struct limits limits;
     double steal = probe_steal_share(from, probe_ticks_now());
     b->m->host->backend->device_info(b->m->host->device, &d);
@@ -238,9 +237,9 @@ static int report(struct bench *b, struct probe_ticks from, struct buf *out, str
         return rc;
     buf_z(out, "{\"model\":");
     buf_json_str(out, str_of(info->name));
-    buf_printf(out, ",\"backend\":\"%s\",\"level\":\"%s\",\"threads\":%u,\"kv\":\"%s\",\"depth\":%u,\"sequences\":%u,\"repetitions\":%u",
-               d.backend, d.level, d.n_threads, kv_formats_name(b->m->k_format, b->m->v_format, kv), b->o.depth, b->o.sequences,
-               b->reps);
+    buf_printf(out, ",\"backend\":\"%s\",\"level\":\"%s\",\"threads\":%u,\"kv\":\"", d.backend, d.level, d.n_threads);
+    kv_config_put(b->m, out);
+    buf_printf(out, "\",\"depth\":%u,\"sequences\":%u,\"repetitions\":%u", b->o.depth, b->o.sequences, b->reps);
     if (b->o.prompt) {
         double head = 2.0 * info->vocab * info->hidden; /* only the last row goes through it */
         double operations = (double)info->operations_per_token - head + head / b->o.prompt;

@@ -85,10 +85,23 @@ static void put_sampling(struct buf *b, const struct rh_model *m)
     buf_char(b, '}');
 }
 
+/* K and V of all attention layers, whatever their windows. */
+static double bits_per_position(const struct kv_config *kv)
+{
+    double bits = 0;
+    for (uint32_t i = 0; i < kv->layer_count; i++) {
+        const struct kv_layer_spec *l = &kv->layers[i];
+        if (l->policy != KV_RECURRENT && !l->shares)
+            bits += 8.0 * l->n_kv_heads * (kv_format_k_bytes(l->k_format, l->d_k) + kv_format_v_bytes(l->v_format, l->d_v)) / KV_PAGE;
+    }
+    return bits;
+}
+
 static void put_state(struct buf *b, const struct rh_model *m, const struct kv_config *kv, uint32_t context)
 {
-    char name[KV_NAME_MAX];
-    buf_printf(b, ",\"state\":{\"format\":\"%s\",", kv_formats_name(m->k_format, m->v_format, name));
+    buf_z(b, ",\"state\":{\"format\":\"");
+    kv_config_put(m, b);
+    buf_printf(b, "\",\"bytes_per_position\":%.6g,", bits_per_position(kv) / 8);
     put_u64(b, "context", context), buf_char(b, ',');
     put_u64(b, "context_bytes", kv_plan_bytes(kv, context)), buf_char(b, ',');
     put_u64(b, "budget_bytes", m->state_budget), buf_char(b, '}');

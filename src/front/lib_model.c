@@ -22,6 +22,7 @@ void model_unref(struct rh_model *m)
     pthread_mutex_destroy(&m->mutex);
     mem_free(m->path);
     mem_free(m->end_ids);
+    mem_free(m->kv_layers);
     mem_free(m);
 }
 
@@ -43,14 +44,6 @@ static int find_path(struct rh_model *m, const char *name, struct err *err)
     if (rc)
         return err_set(err, rc, "%s", rerr.text);
     m->path = found;
-    return 0;
-}
-
-static int parse_kv(struct rh_model *m, const char *kv, struct err *err)
-{
-    const char *text = kv ? kv : "f16";
-    if (kv_formats_parse(text, strlen(text), &m->k_format, &m->v_format))
-        return err_set(err, ERR_ARGUMENT, "kv: expected K or K:V of %s, got '%.64s'", kv_formats_text, text);
     return 0;
 }
 
@@ -172,14 +165,15 @@ int rh_model_open(struct rh_host *h, const char *name, const struct rh_model_opt
     atomic_store(&m->refs, 1);
     m->host = h;
     pthread_mutex_init(&m->mutex, NULL);
-    int rc = parse_kv(m, opt->kv, &err);
-    m->options = (struct model_options){.context = opt->context, .k_format = m->k_format, .v_format = m->v_format,
-                                        .rows_max = opt->rows_max ? opt->rows_max : 512, .progress = opt->progress,
+    m->options = (struct model_options){.context = opt->context, .rows_max = opt->rows_max ? opt->rows_max : 512, .progress = opt->progress,
                                         .progress_ctx = opt->progress_ctx};
+    int rc = kv_config_read(m, opt, &err);
     if (rc == 0)
         rc = find_path(m, name, &err);
     if (rc == 0)
         rc = load_both(m, opt, &err);
+    if (rc == 0 && !opt->inspect_only)
+        rc = kvcheck_gate(m, opt->kv_force, &err);
     if (rc == 0 && !opt->inspect_only && (rc = collect_end_ids(m, &err)) == 0)
         rc = start_engine(m, &err);
     if (rc) {

@@ -163,10 +163,10 @@ static int check_kv(const struct rh_model *m, const char *kv, struct err *err)
 {
     enum kv_format k, v;
     char own[KV_NAME_MAX];
-    if (!kv || (kv_formats_parse(kv, strlen(kv), &k, &v) == 0 && k == m->k_format && v == m->v_format))
+    if (!kv || (kv_formats_parse(kv, strlen(kv), &k, &v) == 0 && k == m->options.k_format && v == m->options.v_format))
         return 0;
     return err_set(err, ERR_UNSUPPORTED, "kv: this model was opened with %s, the request asks for '%.64s'",
-                   kv_formats_name(m->k_format, m->v_format, own), kv);
+                   kv_formats_name(m->options.k_format, m->options.v_format, own), kv);
 }
 
 /* Names joined by commas -> bits. */

@@ -92,6 +92,9 @@ const struct state_layer *kv_state_view(const struct kv *kv, uint32_t layer); /*
 uint32_t kv_table_len(const struct kv_seq *s, uint32_t group);
 void kv_table_copy(const struct kv_seq *s, uint32_t group, uint32_t *tables);
 
+/* What a page of one head of an attention layer holds, decoded: k [KV_PAGE][d_k], v [KV_PAGE][d_v].  Between steps; for measurements. */
+int kv_read_page(struct kv *kv, const struct kv_seq *s, uint32_t layer, uint32_t head, uint32_t page, float *k, float *v,
+                 struct err *err);
 /* Walk everything and compare with the counts; 0 or ERR_INTERNAL with what differs. */
 int kv_check(const struct kv *kv, struct err *err);
 

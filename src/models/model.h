@@ -20,9 +20,16 @@ struct model;
 struct gguf;
 struct hfdir;
 
+struct model_kv_layer { /* a layer whose state differs from the rest */
+    uint32_t layer;
+    enum kv_format k_format, v_format;
+};
+
 struct model_options {
     uint32_t context;             /* 0 = the model's own */
     enum kv_format k_format, v_format;
+    const struct model_kv_layer *kv_layers; /* [kv_layer_count], borrowed while the model is opened */
+    uint32_t kv_layer_count;
     uint32_t rows_max;            /* rows of a step; 0 = 512 */
     uint32_t logit_rows_max;      /* rows of one head tile; 0 = 16 */
     void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */

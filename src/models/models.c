@@ -120,6 +120,20 @@ static int context_choose(struct model *m, struct err *err)
     return 0;
 }
 
+static int kv_layers_check(const struct model *m, struct err *err)
+{
+    for (uint32_t i = 0; i < m->hp.layers; i++) {
+        const struct kv_layer_spec *l = &m->kv_layers[i];
+        char name[KV_NAME_MAX];
+        if (l->policy != KV_RECURRENT &&
+            !device_backend(m->device)->kv_format_supported(m->device, l->k_format, l->v_format, l->d_k, l->d_v)) {
+            return err_set(err, ERR_UNSUPPORTED, "layer %u: KV format %s cannot hold heads of %u elements", i,
+                           kv_formats_name(l->k_format, l->v_format, name), l->d_k);
+        }
+    }
+    return 0;
+}
+
 static int kv_layers_make(struct model *m, struct err *err)
 {
     const struct hparams *hp = &m->hp;
@@ -137,13 +151,15 @@ static int kv_layers_make(struct model *m, struct err *err)
             .policy = slides ? KV_WINDOW : KV_FULL, .window = slides ? hp->window : 0, .n_kv_heads = hp->kv_heads,
             .d_k = hp->head_dim, .d_v = hp->head_dim, .k_format = m->opt.k_format, .v_format = m->opt.v_format};
     }
-    if (!device_backend(m->device)->kv_format_supported(m->device, m->opt.k_format, m->opt.v_format, hp->head_dim,
-                                                        hp->head_dim)) {
-        char name[KV_NAME_MAX];
-        return err_set(err, ERR_UNSUPPORTED, "KV format %s cannot hold heads of %u elements",
-                       kv_formats_name(m->opt.k_format, m->opt.v_format, name), hp->head_dim);
+    for (uint32_t i = 0; i < m->opt.kv_layer_count; i++) {
+        const struct model_kv_layer *own = &m->opt.kv_layers[i];
+        if (own->layer >= hp->layers) {
+            return err_set(err, ERR_ARGUMENT, "kv config: layer %u: the model has %u", own->layer, hp->layers);
+        }
+        m->kv_layers[own->layer].k_format = own->k_format;
+        m->kv_layers[own->layer].v_format = own->v_format;
     }
-    return 0;
+    return kv_layers_check(m, err);
 }
 
 static void info_name(struct model *m, const char *path)
