@@ -119,7 +119,7 @@ int main(int argc, char **argv)
     }
     struct err err = {0};
     struct run r;
-    struct run_config cfg = {.backend = "cpu", .threads = o.threads, .kv = KV_F16, .context = o.depth + o.steps + 8, .rows_max = ROWS_MAX,
+    struct run_config cfg = {.backend = "cpu", .threads = o.threads, .kv = "f16", .context = o.depth + o.steps + 8, .rows_max = ROWS_MAX,
                              .logit_rows_max = o.sequences, .kv_bytes = (uint64_t)2 << 30};
     must(run_open(&r, o.path, &cfg, &err), &err);
     fill(&r, &o);

@@ -86,7 +86,7 @@ static bool run_file(const char *dir, const char *name, double limit, uint32_t *
     char golden[4096], gguf[4096];
     struct err err = {0};
     uint32_t ids[IDS_MAX], n = 0, vocab = 0;
-    struct run_config plain = {.backend = "ref", .kv = KV_F32, .rows_max = IDS_MAX, .logit_rows_max = 16, .kv_bytes = 256u << 20}, own;
+    struct run_config plain = {.backend = "ref", .kv = "f32", .rows_max = IDS_MAX, .logit_rows_max = 16, .kv_bytes = 256u << 20}, own;
     float *f = NULL, *x = NULL;
     double sum = 0;
     snprintf(golden, sizeof golden, "%s/%s/golden.json", dir, name);
@@ -94,7 +94,7 @@ static bool run_file(const char *dir, const char *name, double limit, uint32_t *
     int rc = read_ids(golden, ids, &n, &plain.context, &err);
     own = plain;
     own.backend = "cpu";
-    own.kv = KV_F16;
+    own.kv = "f16";
     if (rc == 0)
         rc = logits_of(gguf, &plain, ids, n, &f, &vocab, &err);
     if (rc == 0)

@@ -38,7 +38,6 @@ static int open_machine(struct matrix *m, uint32_t model, uint32_t kv, uint32_t 
     const struct machine_word *w = &machine_words[machine];
     const struct backend *b;
     struct device_config dev = {.n_threads = w->threads};
-    int format = kv_format_parse(kv_words[kv], strlen(kv_words[kv]));
     struct model_options opt = {.rows_max = ROWS_MAX, .context = 512};
     close_machine(m);
     m->open = true;
@@ -46,9 +45,8 @@ static int open_machine(struct matrix *m, uint32_t model, uint32_t kv, uint32_t 
     m->open_kv = kv;
     m->open_machine = machine;
     m->open_preempting = preempting;
-    if (format < 0)
+    if (kv_formats_parse(kv_words[kv], strlen(kv_words[kv]), &opt.k_format, &opt.v_format))
         return err_set(err, ERR_ARGUMENT, "no state format '%s'", kv_words[kv]);
-    opt.k_format = opt.v_format = (enum kv_format)format;
     int rc = backends_find(w->backend, &b, err);
     if (rc == 0)
         rc = b->device_open(&dev, &m->device, err);
