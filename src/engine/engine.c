@@ -11,7 +11,7 @@
 #include <limits.h>
 
 _Static_assert((int)MODEL_STEPS_IN_FLIGHT <= (int)STEPS_MAX, "a step each");
-enum { RUNNING_DEFAULT = 64, WAITING_DEFAULT = 4096, RETAINED_DEFAULT = 64, ROWS_DEFAULT = 512, REWIND_SLACK = 2 * KV_PAGE };
+enum { RUNNING_DEFAULT = 64, WAITING_DEFAULT = 4096, ROWS_DEFAULT = 512, REWIND_SLACK = 2 * KV_PAGE };
 
 /* a function to run alone; lives on its caller's stack until done */
 struct engine_task {
@@ -32,11 +32,13 @@ void engine_wake(struct engine *e)
 
 static void publish_stats(struct engine *e)
 {
-    struct engine_stats s = {.waiting = e->waiting_count, .running = e->running_count, .retained = e->retained_count,
-                             .steps = e->step_total, .rows = e->row_total, .preempted = e->preempted, .evicted = e->evicted};
+    struct engine_stats s = {.waiting = e->waiting_count, .running = e->running_count, .cache = e->cache, .steps = e->step_total,
+                             .rows = e->row_total, .preempted = e->preempted, .check_failures = e->check_failures};
     kv_stats(e->kv, &s.kv);
-    if (s.kv.live_bytes > e->state_peak)
-        e->state_peak = s.kv.live_bytes;
+    kv_prefix_stats(e->kv, &s.prefix);
+    uint64_t used = s.kv.total_bytes - s.kv.free_bytes;
+    if (used > e->state_peak)
+        e->state_peak = used;
     s.state_peak_bytes = e->state_peak;
     pthread_mutex_lock(&e->mutex);
     e->stats = s;
@@ -85,6 +87,15 @@ static bool run(struct engine *e, struct step *s)
     return true; /* the others may go on */
 }
 
+static void check_state(struct engine *e)
+{
+    struct err err = {0};
+    if (!e->cfg.check || kv_check(e->kv, &err) == 0)
+        return;
+    e->check_failures++;
+    log_put(LOG_ERROR, "engine: %s", err.text);
+}
+
 /* One turn; false when there was nothing to do. */
 static bool turn(struct engine *e)
 {
@@ -101,6 +112,7 @@ static bool turn(struct engine *e)
         commit(e);
         worked = true;
     }
+    check_state(e);
     publish_stats(e);
     engine_gate_leave(e->cfg.gate);
     return worked;
@@ -116,7 +128,7 @@ static bool run_task(struct engine *e)
     if (!t)
         return false;
     engine_gate_enter(e->cfg.gate);
-    retain_clear(e);
+    kv_prefix_clear(e->kv);
     t->rc = t->fn(t->ctx, e->kv, t->err);
     engine_gate_leave(e->cfg.gate);
     atomic_store(&t->done, 1);
@@ -157,7 +169,6 @@ static void set_defaults(struct engine_config *c)
     c->running_max = c->running_max ? c->running_max : RUNNING_DEFAULT;
     c->running_max = c->running_max < c->rows_max ? c->running_max : c->rows_max;
     c->waiting_max = c->waiting_max ? c->waiting_max : WAITING_DEFAULT;
-    c->retained_max = c->retained_max ? c->retained_max : RETAINED_DEFAULT;
 }
 
 void engine_kv_config(struct model *model, struct device *device, uint32_t rows_max, struct kv_config *out)
@@ -173,8 +184,8 @@ static int open_state(struct engine *e, struct err *err)
     engine_kv_config(e->model, e->cfg.device, e->cfg.rows_max, &kv);
     kv.rows_max *= e->cfg.steps_in_flight;
     kv.budget_bytes = e->cfg.state_bytes;
-    for (uint32_t i = 0; i < kv.layer_count; i++)
-        e->windows |= kv.layers[i].policy != KV_FULL;
+    kv.prefix_off = e->cfg.retain_none;
+    kv.mark_every = e->cfg.mark_every;
     e->context = kv.context_max;
     e->positions_max = plan_positions_alone(&kv, kv.budget_bytes, kv.context_max);
     if (e->positions_max < 2)
@@ -199,8 +210,7 @@ int engine_open(const struct engine_config *cfg, struct engine **out, struct err
     e->model = cfg->model;
     e->vocab = model_info(e->model)->vocab;
     e->running = mem_try_array(e->cfg.running_max, sizeof *e->running);
-    e->retained = mem_try_array(e->cfg.retained_max, sizeof *e->retained);
-    int rc = e->running && e->retained ? 0 : err_nomem(err, "engine", e->cfg.retained_max * sizeof *e->retained);
+    int rc = e->running ? 0 : err_nomem(err, "engine", e->cfg.running_max * sizeof *e->running);
     if (rc == 0)
         rc = batch_open(e, err);
     if (rc == 0)
@@ -230,13 +240,9 @@ void engine_close(struct engine *e)
     engine_wake(e);
     if (e->started)
         pthread_join(e->thread, NULL);
-    if (e->kv) {
-        retain_clear(e);
-        kv_close(e->kv);
-    }
+    kv_close(e->kv);
     batch_close(e);
     mem_free(e->running);
-    mem_free(e->retained);
     buf_free(&e->bytes);
     if (atomic_fetch_sub(&e->refs, 1) == 1)
         mem_free(e);

@@ -25,9 +25,10 @@
 #include "base/err.h"
 #include "engine/gate.h"
 #include "kv/kv.h"
+#include "kv/prefix.h"
 #include "models/model.h"
 
-enum { ENGINE_STOP_MAX = 16, ENGINE_CHOICES_MAX = 128, ENGINE_DEPTH_MAX = 31 };
+enum { ENGINE_STOP_MAX = 16, ENGINE_CHOICES_MAX = 128, ENGINE_TENANT_MAX = 256, ENGINE_DEPTH_MAX = 31 };
 enum { ENGINE_PROPOSE_ECHO = 1, ENGINE_PROPOSE_LOOKUP = 2, ENGINE_PROPOSE_ALL = 3 };
 
 struct engine;
@@ -42,8 +43,9 @@ struct engine_config {
     uint32_t steps_in_flight;     /* 0 = 1; more than MODEL_STEPS_IN_FLIGHT is refused */
     uint32_t running_max;         /* sequences with state at a time; 0 = 64, at most rows_max */
     uint32_t waiting_max;         /* beyond it submit answers ERR_BUSY; 0 = 4096 */
-    uint32_t retained_max;        /* finished sequences kept for reuse; 0 = 64 */
-    bool retain_none;
+    bool retain_none;             /* keep no state of ended sequences; running ones share theirs all the same */
+    uint32_t mark_every;          /* see kv_config */
+    bool check;                   /* kv_check after every step, counted in stats.check_failures (tests) */
     uint32_t preempt_at;          /* tests: every sequence is pre-empted once, when it has so many tokens; 0 = only when pages run out */
     /* The bytes of an id in the text, for stop strings; called on the engine thread. */
     int (*id_bytes)(void *ctx, uint32_t id, struct buf *out);
@@ -54,10 +56,16 @@ void engine_kv_config(struct model *model, struct device *device, uint32_t rows_
 int engine_open(const struct engine_config *cfg, struct engine **out, struct err *err);
 void engine_close(struct engine *e); /* cancels what runs, gives every choice its last event, joins; requests stay pollable */
 
+struct engine_cache_stats { /* since the engine was opened */
+    uint64_t prompt_tokens, cached_tokens; /* of prompts that were admitted */
+    uint64_t misses[KV_MISS_COUNT];        /* prompts, by why no more of them was reused */
+};
 struct engine_stats {
     struct kv_stats kv;
-    uint32_t waiting, running, retained;
-    uint64_t steps, rows, preempted, evicted, state_peak_bytes;
+    struct kv_prefix_stats prefix;
+    struct engine_cache_stats cache;
+    uint32_t waiting, running;
+    uint64_t steps, rows, preempted, state_peak_bytes, check_failures;
 };
 void engine_stats(struct engine *e, struct engine_stats *out); /* any thread: as of the last step */
 uint32_t engine_positions_max(const struct engine *e);         /* context, or less when the state budget is smaller */
@@ -92,10 +100,15 @@ struct engine_request_config { /* copied */
     uint32_t chunk_max;           /* rows of one span at most; 0 = rows_max */
     bool no_reuse;                /* compute every row, even of a known prefix */
     uint32_t ring;                /* events; 0 = 256 */
+    struct str tenant;            /* salt: prefixes are shared under the same one only; at most ENGINE_TENANT_MAX bytes */
+    struct str session;           /* its last entry is kept rather than others; empty = none */
+    struct hash128 media;         /* of what the prompt's ids stand for beside text; zero = nothing */
     const struct engine_score *score; /* its row and ctx must live until the last event; NULL = generate */
 };
 int engine_request_new(struct engine *e, const struct engine_request_config *cfg, struct engine_request **out, struct err *err);
 
+/* Ascending positions of the prompt where its text may go on in another way (turn ends); before engine_submit.  Copied. */
+int engine_request_boundaries(struct engine_request *r, const uint32_t *positions, uint32_t count, struct err *err);
 /* Give the prompt and hand the request to the engine.  ERR_LIMIT with both numbers when it cannot fit alone; then it was not taken. */
 int engine_submit(struct engine_request *r, const uint32_t *ids, uint32_t count, struct err *err);
 void engine_request_cancel(struct engine_request *r);  /* any thread, any state */
@@ -140,6 +153,7 @@ struct engine_outcome { /* of one choice, complete before its DONE event */
     enum engine_finish finish;
     int stop; /* index of the stop string that ended it, or -1 */
     uint32_t prompt_count, cached_count, completion_count;
+    struct kv_prefix_hit cache; /* how much of the prompt was known, and why no more */
     int64_t submitted_ns, admitted_ns, first_ns, done_ns; /* monotonic; 0 = never */
     struct engine_speculation speculation;
     struct err err;

@@ -1,7 +1,7 @@
 /* engine/engine_int.h - inside the engine only.
  *
  * Files: engine.c (open, thread, loop), request.c (request, ring of events), sched.c (plan: admission, rows, pages, pre-emption),
- *        batch.c (run: a step's spans), resolve.c (commit: tokens, ends), retain.c (finished sequences kept for reuse),
+ *        batch.c (run: a step's spans), resolve.c (commit: tokens, ends), cache.c (known prefixes),
  *        sampler.c (history counts), stop.c (stop strings), walk.c (which rows of a round count), propose.c (which proposal, how deep),
  *        proposer.c echo.c lookup.c (who guesses).
  * Thread: everything here belongs to the engine thread, except what is marked otherwise. */
@@ -105,6 +105,12 @@ struct engine_request {
     struct sample_bias *biases;
     struct sample_params sampling;
     uint32_t penalty_window, min_tokens, propose, propose_depth;
+    char key[ENGINE_TENANT_MAX + sizeof(struct hash128)]; /* of its prefixes */
+    uint32_t key_n;
+    bool has_session;
+    struct hash128 session;
+    uint32_t *boundaries;       /* ascending */
+    uint32_t boundary_count;
     /* engine thread */
     bool cancel_seen;           /* what this step read of `cancelled` */
     bool followers_out;         /* choices past the first were queued */
@@ -160,19 +166,12 @@ struct sched_clock {
     int64_t last_ns;       /* end of the step before */
 };
 
-/* a finished sequence's state */
-struct retained {
-    struct kv_seq *kv;
-    uint64_t used; /* order of last use */
-};
-
 struct engine {
     struct engine_config cfg;
     _Atomic uint32_t refs;      /* the owner's and one per request */
     struct model *model;
     struct kv *kv;
     uint32_t vocab, context, positions_max;
-    bool windows;               /* some layers keep the last positions only */
     pthread_t thread;
     bool started;
     _Atomic uint32_t wake;      /* futex word of the engine thread */
@@ -182,18 +181,17 @@ struct engine {
     uint32_t submitted_count;   /* requests submitted and not ended */
     struct engine_task *task;
     struct engine_stats stats;
-    uint64_t ages, uses;
+    uint64_t ages;
     /* engine thread */
     struct seq *waiting;        /* FIFO by age */
     struct seq **running;       /* [running_max] ascending age */
     uint32_t running_count, waiting_count;
-    struct retained *retained;  /* [retained_max] */
-    uint32_t retained_count;
+    struct engine_cache_stats cache;
     struct step steps[STEPS_MAX];
     uint32_t step_first, step_pending; /* ring of steps in flight */
     struct sched_clock clock;
     struct buf bytes;           /* of one id */
-    uint64_t step_total, row_total, preempted, evicted, state_peak;
+    uint64_t step_total, row_total, preempted, state_peak, check_failures;
 };
 
 /* engine.c */
@@ -225,13 +223,11 @@ int batch_run(struct engine *e, struct step *s, struct err *err);
 void resolve_step(struct engine *e, struct step *s);
 void resolve_failed(struct engine *e, struct step *s, const struct err *err);
 
-/* retain.c */
-/* The known state with the longest common prefix of tokens[0, count - 1): *positions of it usable (0 = none). */
-const struct kv_seq *retain_find(struct engine *e, const uint32_t *tokens, uint32_t count, uint32_t *positions);
-void retain_put(struct engine *e, struct kv_seq *kv);         /* takes it */
-/* Window layers forget, so the state at the end of a prompt is kept beside the answer's: an edited or re-encoded answer finds it. */
-void retain_prompt(struct engine *e, const struct seq *s);
-bool retain_evict(struct engine *e, const struct kv_seq *except); /* the one unused longest; false: nothing to evict */
-void retain_clear(struct engine *e);
+/* cache.c */
+int cache_configure(struct engine_request *r, const struct engine_request_config *cfg, struct err *err);
+/* Gives the sequence state: what is known of its tokens. */
+int cache_take(struct engine *e, struct seq *s, struct kv_prefix_hit *hit, struct err *err);
+void cache_started(struct engine *e, struct seq *s, const struct kv_prefix_hit *hit); /* it runs with what was taken */
+void cache_leave(struct engine *e, struct seq *s, bool ended); /* its state goes, what it covered stays known */
 
 #endif

@@ -154,7 +154,8 @@ int engine_request_new(struct engine *e, const struct engine_request_config *cfg
     r->min_tokens = cfg->min_tokens;
     r->propose = cfg->propose;
     r->propose_depth = cfg->propose_depth;
-    if ((rc = copy_end_ids(r, cfg, err)) || (rc = copy_biases(r, err)) || (rc = copy_stops(r, cfg, err)) || (rc = make_ring(r, cfg->ring, err))) {
+    if ((rc = cache_configure(r, cfg, err)) || (rc = copy_end_ids(r, cfg, err)) || (rc = copy_biases(r, err)) || (rc = copy_stops(r, cfg, err)) ||
+        (rc = make_ring(r, cfg->ring, err))) {
         engine_request_release(r);
         return rc;
     }
@@ -185,6 +186,7 @@ void engine_request_release(struct engine_request *r)
     mem_free(r->end_ids);
     mem_free(r->biases);
     mem_free(r->stop_text);
+    mem_free(r->boundaries);
     if (atomic_fetch_sub(&r->engine->refs, 1) == 1)
         mem_free(r->engine);
     mem_free(r);

@@ -127,8 +127,6 @@ static int keep_rows(struct engine *e, struct seq *s, const struct step_item *it
     int rc = kv_commit(e->kv, s->kv, s->tokens + it->position, kept, err);
     if (rc == 0 && kept < it->rows)
         rc = kv_rewind(e->kv, s->kv, kv_seq_covered(s->kv), err);
-    if (rc == 0 && it->position < s->request->prompt_count && kv_seq_covered(s->kv) == s->request->prompt_count && s->choice == 0)
-        retain_prompt(e, s);
     return rc;
 }
 

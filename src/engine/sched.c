@@ -1,8 +1,8 @@
 /* engine/sched.c - plan: who gets state, and which rows the next step has.
  *
  * Admission is first come, first served: the head of the queue gets state when its prompt and one page fit beside what the running
- * sequences still need.  A step takes decode rows first, then prefill chunks, oldest first, until rows_max.  When pages run out, kept
- * states go first (retain.c), then the youngest running sequence is pre-empted; the oldest never is, so somebody always gets on.
+ * sequences still need.  A step takes decode rows first, then prefill chunks, oldest first, until rows_max.  When pages run out, known
+ * prefixes go first (kv/prefix.h), then the youngest running sequence is pre-empted; the oldest never is, so somebody always gets on.
  *
  * Invariants: 1. running is ascending by age; waiting too.
  *             2. A sequence in the step has room for its rows; one taken out of the step again has no row in it.
@@ -87,7 +87,7 @@ void seq_finish(struct engine *e, struct seq *s, enum engine_finish finish, int 
     if (s->kv && finish == ENGINE_ERROR)
         kv_seq_free(e->kv, s->kv); /* poisoned */
     else if (s->kv)
-        retain_put(e, s->kv);
+        cache_leave(e, s, true);
     s->kv = NULL;
     s->state = finish == ENGINE_ERROR ? SEQ_FAILED : finish == ENGINE_CANCELLED ? SEQ_CANCELLED : SEQ_DONE;
     o->finish = finish;
@@ -177,13 +177,12 @@ static void unplace(struct step *step, struct seq *s)
     s->samples = 0;
 }
 
-/* Back to the queue, its state given up; it will be computed anew. */
+/* Back to the queue, its state given up: what of it nobody needs the room for is known when it comes back, the rest is computed anew. */
 static void preempt(struct engine *e, struct step *step, struct seq *s)
 {
     unplace(step, s);
     run_remove(e, s);
-    kv_seq_free(e->kv, s->kv);
-    s->kv = NULL;
+    cache_leave(e, s, false);
     s->admitted_before = true;
     e->preempted++;
     sched_queue(e, s);
@@ -220,7 +219,7 @@ static struct seq *victim_of(struct engine *e, const struct seq *s)
 
 static bool make_room(struct engine *e, struct step *step, struct seq *s)
 {
-    if (retain_evict(e, NULL))
+    if (kv_prefix_evict(e->kv))
         return true;
     struct seq *victim = victim_of(e, s);
     if (!victim)
@@ -258,28 +257,18 @@ static bool has_room(struct engine *e, const struct seq *s, uint32_t reused)
         kv_stats(e->kv, &stats);
         if (stats.free_bytes + stats.open_bytes >= need)
             return true;
-        if (!retain_evict(e, NULL))
+        if (!kv_prefix_evict(e->kv))
             return false;
     }
 }
 
-static int take_state(struct engine *e, struct seq *s, uint32_t *reused, struct err *err)
-{
-    const struct kv_seq *from = s->request->no_reuse ? NULL : retain_find(e, s->tokens, s->count, reused);
-    if (from && kv_seq_fork(e->kv, from, *reused, &s->kv, NULL) == 0)
-        return 0;
-    *reused = 0; /* no memory for the fork: begin cold */
-    return kv_seq_new(e->kv, &s->kv, err);
-}
-
-static void started(struct seq *s, uint32_t reused)
+static void started(struct seq *s)
 {
     struct engine_outcome *o = &s->request->outcomes[s->choice];
     s->state = SEQ_PREFILL;
     if (s->admitted_before)
         return;
     o->admitted_ns = thread_now_ns();
-    o->cached_count = s->choice ? s->request->outcomes[0].cached_count : reused;
 }
 
 static void admit(struct engine *e)
@@ -287,19 +276,20 @@ static void admit(struct engine *e)
     while (e->waiting && e->running_count < e->cfg.running_max) {
         struct seq *s = e->waiting;
         struct err err = {0};
-        uint32_t reused = 0;
-        if (take_state(e, s, &reused, &err)) {
+        struct kv_prefix_hit hit;
+        if (cache_take(e, s, &hit, &err)) {
             seq_finish(e, s, ENGINE_ERROR, -1, &err);
             continue;
         }
-        if (!has_room(e, s, reused) && e->running_count) {
+        if (!has_room(e, s, hit.positions) && e->running_count) {
             kv_seq_free(e->kv, s->kv);
             s->kv = NULL;
             return; /* the head waits, and so do those behind it */
         }
         unqueue(e, s);
         run_add(e, s);
-        started(s, reused);
+        cache_started(e, s, &hit);
+        started(s);
     }
 }
 
@@ -374,6 +364,7 @@ static bool place(struct engine *e, struct step *step, struct seq *s, uint32_t r
     struct err err = {0};
     if (s->request->scoring && (rows = score_rows(step, s, rows)) == 0)
         return false;
+    rows = kv_prefix_rows(e->kv, s->kv, kv_seq_covered(s->kv) + s->in_flight, rows);
     bool last = rows == rows_left(s);
     if (last && tokens_room(s, 1) == 0) {
         if (rows == 1)
@@ -394,7 +385,7 @@ static bool place(struct engine *e, struct step *step, struct seq *s, uint32_t r
     return true;
 }
 
-/* A round: the sequence's known ids and drafts behind them, when somebody has a guess worth its rows.  Pages are taken only if they are free:
+/* A round: the sequence's known ids and drafts behind them, when somebody has a guess worth its rows.  Known prefixes give way to it, but
  * nobody is pre-empted for a guess. */
 static bool place_round(struct engine *e, struct step *step, struct seq *s)
 {
@@ -407,7 +398,10 @@ static bool place_round(struct engine *e, struct step *step, struct seq *s)
     room = room ? tokens_room(s, room + 1) : 0;
     if (room < 2 || propose_drafts(e, step, s, room - 1, &round) == 0)
         return false;
-    if (seq_reserve(s, s->count + round.count) || kv_extend(e->kv, s->kv, rows + round.count, NULL))
+    int rc = seq_reserve(s, s->count + round.count);
+    while (rc == 0 && (rc = kv_extend(e->kv, s->kv, rows + round.count, NULL)) == ERR_KV_FULL && kv_prefix_evict(e->kv))
+        rc = 0;
+    if (rc)
         return false;
     put_item(step, s, rows, &round, true);
     return true;

@@ -1,5 +1,5 @@
 /* kv/check.c - walk everything and compare with the counts.  For tests and debug builds: takes host memory of its own. */
-#include "kv/kv_int.h"
+#include "kv/prefix_int.h"
 
 #include "base/mem.h"
 
@@ -35,9 +35,12 @@ static int check_group(const struct kv *kv, uint32_t group, uint64_t *chunks, st
     for (const struct kv_seq *s = kv->seqs; s != NULL && rc == 0; s = s->next) {
         rc = check_table(kv, s, group, named, err);
     }
+    if (rc == 0) {
+        rc = prefix_check(kv, group, named, err);
+    }
     for (uint32_t id = 1; id < g->capacity && rc == 0; id++) {
         if (named[id] != g->refs[id]) {
-            rc = err_set(err, ERR_INTERNAL, "kv: group %u: page %u counts %u, tables name it %u times", group, id, g->refs[id],
+            rc = err_set(err, ERR_INTERNAL, "kv: group %u: page %u counts %u, tables and nodes name it %u times", group, id, g->refs[id],
                          named[id]);
         }
         live += g->refs[id] != 0;
@@ -123,6 +126,9 @@ int kv_check(const struct kv *kv, struct err *err)
     }
     if (rc == 0) {
         rc = check_slabs(kv, chunks, err);
+    }
+    if (rc == 0) {
+        rc = prefix_check_tree(kv, err);
     }
     mem_free(chunks);
     return rc;

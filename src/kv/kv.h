@@ -2,10 +2,10 @@
  *
  * Owns:       every byte of sequence state on one device.  Callers hold sequences and page ids, never pointers.
  * Thread:     engine thread only.
- * Invariants: 1. refcount(page) == number of page-table entries that name it.
- *             2. A page named more than once is never written: kv_extend copies it first (whole; what lies past the used
- *                positions of a page is never read).
- *             3. free + live == total, after every call (kv_check asserts all of this in debug builds and tests).
+ * Invariants: 1. refcount(page) == number of page-table entries and prefix-tree nodes that name it.
+ *             2. A page named more than once is never written: kv_extend copies it first (whole: the positions of one element of K are
+ *                adjacent, so fewer of them are the same cache lines; what lies past the used positions of a page is never read).
+ *             3. free + open + live + cached == total, after every call (kv_check asserts all of this in debug builds and tests).
  *             4. A sequence's `covered` ids are exactly those whose state is stored.
  * Shape:      layers with the same policy form a group with its own page table per sequence.  KV_FULL keeps every page; KV_WINDOW
  *             releases pages that no row at or past `covered - rewind slack` can see; KV_RECURRENT has blocks of `anchor`
@@ -43,14 +43,19 @@ struct kv_config {
     uint64_t budget_bytes;  /* of slabs */
     uint32_t context_max;   /* positions a sequence may reach */
     uint32_t rows_max; /* rows a step may add to one sequence before its commit; 0 = 512 (only for the sizes of window groups) */
+    bool prefix_off;        /* keep nothing of finished sequences (prefix.h) */
+    uint32_t mark_every;    /* positions between the places where window state stays usable as bytes allow; 0 = 4 windows, at least 1024 */
 };
 
 int kv_open(const struct kv_config *cfg, struct kv **out, struct err *err);
 void kv_close(struct kv *kv);
 
 struct kv_stats {
-    uint64_t total_bytes, live_bytes, free_bytes; /* of the budget, in whole slabs */
-    uint64_t open_bytes;                          /* room for pages inside live slabs */
+    uint64_t total_bytes;                         /* of the budget; free + open + live + cached */
+    uint64_t free_bytes;                          /* whole slabs */
+    uint64_t live_bytes;                          /* pages that sequences name */
+    uint64_t cached_bytes;                        /* pages that only the prefix tree names */
+    uint64_t open_bytes;                          /* the rest of slabs in use: room for pages of their size */
     uint64_t bytes_per_position;                  /* all full-attention layers; the others excluded */
     uint64_t window_bytes;                        /* the most the window and recurrent layers of one sequence take */
     uint32_t group_count;

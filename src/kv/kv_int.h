@@ -5,6 +5,7 @@
  * pages.c     page ids of a group, their counts and the device's pointer tables
  * sequence.c  page tables of sequences: extend, commit, rewind, fork
  * check.c     walks everything and compares
+ * prefix*.c   the tree of known prefixes, see prefix_int.h
  *
  * A page of a group has one chunk for each run of its layers.  A pool is a chunk size: chunks of one size come from the same
  * slabs, whatever group they serve.  A slab with no live chunk returns to the free slabs at once. */
@@ -12,6 +13,7 @@
 #define RH_KV_INT_H
 
 #include "kv/kv.h"
+#include "kv/prefix.h"
 
 enum { KV_NONE = 0xFFFFFFFFu };
 enum { KV_FILLED = 0x80000000u }; /* on a page id, while kv_extend runs */
@@ -64,7 +66,9 @@ struct kv_slab {
 struct kv_group {
     const struct kv_group_layout *layout;
     uint32_t capacity;    /* page ids 0..capacity - 1; 0 names no page */
-    uint32_t *refs;       /* [capacity] */
+    uint32_t *refs;       /* [capacity] names: of tables, and of the prefix tree */
+    uint32_t *kept;       /* [capacity] names of the prefix tree among them */
+    uint32_t cached;      /* pages that only the prefix tree names */
     uint32_t *free_ids;   /* stack */
     uint32_t free_count;
     unsigned char ***host;   /* [chunk_count][capacity] pointers into the slabs: the host's copy of... */
@@ -85,6 +89,9 @@ struct kv_seq {
     uint32_t covered, room; /* rows stored and committed; rows pages were taken for */
     uint32_t *ids;          /* [ids_cap], covered of them valid */
     uint32_t ids_cap;
+    struct prefix_node *node; /* on the prefix tree: deepest node it covers all of; NULL: not on it */
+    uint32_t noted;         /* pages of it that are nodes on the tree */
+    struct kv_prefix_plan plan;
     uint32_t group_count;
     struct kv_table tables[]; /* one a group */
 };
@@ -102,7 +109,11 @@ struct kv {
     struct state_layer *states; /* [layer_count]; of recurrent layers */
     struct state_part *parts; /* [unit_count] */
     struct kv_seq *seqs;
+    struct prefix *prefix;
 };
+
+struct prefix;
+struct prefix_node;
 
 int kv_layout_build(struct kv_layout *lay, const struct kv_layer_spec *layers, uint32_t count, struct err *err);
 void kv_layout_free(struct kv_layout *lay);
@@ -121,7 +132,11 @@ void kv_groups_close(struct kv *kv);
 uint32_t kv_page_take(struct kv *kv, uint32_t group); /* with one reference; 0: none left */
 void kv_page_hold(struct kv *kv, uint32_t group, uint32_t page);
 void kv_page_drop(struct kv *kv, uint32_t group, uint32_t page);
+void kv_page_keep(struct kv *kv, uint32_t group, uint32_t page);   /* a name of the prefix tree */
+void kv_page_unkeep(struct kv *kv, uint32_t group, uint32_t page);
 int kv_page_copy(struct kv *kv, uint32_t group, uint32_t from, uint32_t to, struct err *err);
+/* Arrays of the sequence for that many positions, so that nothing after can fail for host memory. */
+int kv_seq_reserve(struct kv *kv, struct kv_seq *s, uint32_t positions, struct err *err);
 /* Enqueue the pointers that changed, before any op reads them. */
 int kv_tables_publish(struct kv *kv, uint32_t group, struct err *err);
 

@@ -2,8 +2,9 @@
  *
  * Invariants: 1. refs[id] > 0 exactly when every chunk pointer of the id is set.
  *             2. A device table keeps its address for the life of the kv.
- *             3. A pointer is enqueued to the device before any op that names its page. */
-#include "kv/kv_int.h"
+ *             3. A pointer is enqueued to the device before any op that names its page.
+ *             4. cached == pages with refs == kept > 0. */
+#include "kv/prefix_int.h"
 
 #include "base/mem.h"
 
@@ -20,10 +21,11 @@ static int group_open(struct kv *kv, uint32_t index, struct err *err)
     g->capacity = (uint32_t)most;
     uint32_t chunks = g->layout->chunk_count;
     g->refs = mem_try_zero(g->capacity, sizeof *g->refs);
+    g->kept = mem_try_zero(g->capacity, sizeof *g->kept);
     g->free_ids = mem_try_zero(g->capacity, sizeof *g->free_ids);
     g->host = mem_try_zero(chunks, sizeof *g->host);
     g->device = mem_try_zero(chunks, sizeof *g->device);
-    if (g->refs == NULL || g->free_ids == NULL || g->host == NULL || g->device == NULL) {
+    if (g->refs == NULL || g->kept == NULL || g->free_ids == NULL || g->host == NULL || g->device == NULL) {
         return err_nomem(err, "page table", g->capacity * sizeof *g->refs);
     }
     for (uint32_t c = 0; c < chunks; c++) {
@@ -72,6 +74,7 @@ void kv_groups_close(struct kv *kv)
         mem_free(g->device);
         mem_free(g->host);
         mem_free(g->refs);
+        mem_free(g->kept);
         mem_free(g->free_ids);
     }
     mem_free(kv->groups);
@@ -110,14 +113,38 @@ uint32_t kv_page_take(struct kv *kv, uint32_t group)
 
 void kv_page_hold(struct kv *kv, uint32_t group, uint32_t page)
 {
-    assert(kv->groups[group].refs[page] > 0);
-    kv->groups[group].refs[page]++;
+    struct kv_group *g = &kv->groups[group];
+    assert(g->refs[page] > 0);
+    g->cached -= g->refs[page] == g->kept[page];
+    g->refs[page]++;
 }
 
 void kv_page_drop(struct kv *kv, uint32_t group, uint32_t page)
 {
     struct kv_group *g = &kv->groups[group];
     assert(g->refs[page] > 0);
+    if (--g->refs[page] == 0) {
+        page_release(kv, g, page);
+    } else {
+        g->cached += g->refs[page] == g->kept[page];
+    }
+}
+
+/* What names it besides stays, so whether it is cached does not change. */
+void kv_page_keep(struct kv *kv, uint32_t group, uint32_t page)
+{
+    struct kv_group *g = &kv->groups[group];
+    assert(g->refs[page] > 0);
+    g->kept[page]++;
+    g->refs[page]++;
+}
+
+void kv_page_unkeep(struct kv *kv, uint32_t group, uint32_t page)
+{
+    struct kv_group *g = &kv->groups[group];
+    assert(g->kept[page]);
+    g->cached -= g->refs[page] == 1;
+    g->kept[page]--;
     if (--g->refs[page] == 0) {
         page_release(kv, g, page);
     }
@@ -222,6 +249,9 @@ int kv_open(const struct kv_config *cfg, struct kv **out, struct err *err)
     if (rc == 0) {
         rc = views_make(kv, cfg->layers, err);
     }
+    if (rc == 0) {
+        rc = prefix_open(kv, cfg->prefix_off, cfg->mark_every, err);
+    }
     if (rc != 0) {
         kv_close(kv);
         return rc;
@@ -242,6 +272,7 @@ void kv_close(struct kv *kv)
     while (kv->seqs != NULL) {
         kv_seq_free(kv, kv->seqs);
     }
+    prefix_close(kv);
     kv_groups_close(kv);
     kv_slabs_close(kv);
     mem_free(kv->views);
@@ -255,19 +286,19 @@ void kv_stats(const struct kv *kv, struct kv_stats *out)
 {
     *out = (struct kv_stats){.total_bytes = (uint64_t)kv->slab_count * KV_SLAB, .free_bytes = (uint64_t)kv->slabs_free * KV_SLAB,
                              .group_count = kv->layout.group_count};
-    out->live_bytes = out->total_bytes - out->free_bytes;
-    for (uint32_t p = 0; p < kv->layout.pool_count; p++) {
-        out->open_bytes += kv->layout.pools[p].open_count * (KV_SLAB / kv->layout.pools[p].per_slab);
-    }
     for (uint32_t g = 0; g < kv->layout.group_count; g++) {
         const struct kv_group_layout *lay = &kv->layout.groups[g];
         uint64_t page = kv_layout_page_bytes(&kv->layout, g);
+        const struct kv_group *group = &kv->groups[g];
+        out->cached_bytes += group->cached * page;
+        out->live_bytes += (group->capacity - 1 - group->free_count - group->cached) * page;
         if (lay->policy == KV_FULL) {
             out->bytes_per_position += (page + KV_PAGE - 1) / KV_PAGE;
         } else {
             out->window_bytes += page * kv_layout_pages(lay, kv->context_max, kv->rewind_slack, kv->rows_max);
         }
     }
+    out->open_bytes = out->total_bytes - out->free_bytes - out->cached_bytes - out->live_bytes;
 }
 
 uint32_t kv_layer_group(const struct kv *kv, uint32_t layer)

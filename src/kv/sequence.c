@@ -8,7 +8,7 @@
  * Invariants: 1. len(table) == kv_pages_for(room).
  *             2. covered <= room.
  *             3. Only the page of position `covered` can be both shared and written: kv_extend replaces it by a copy first. */
-#include "kv/kv_int.h"
+#include "kv/prefix_int.h"
 
 #include "base/mem.h"
 
@@ -51,6 +51,7 @@ void kv_seq_free(struct kv *kv, struct kv_seq *s)
     if (s == NULL) {
         return;
     }
+    prefix_leave(kv, s);
     for (uint32_t g = 0; g < kv->layout.group_count; g++) {
         table_cut(kv, g, &s->tables[g], 0);
         mem_free(s->tables[g].pages);
@@ -68,7 +69,7 @@ void kv_seq_free(struct kv *kv, struct kv_seq *s)
 }
 
 /* Arrays for `positions`, so that nothing after can fail for host memory. */
-static int seq_reserve(struct kv *kv, struct kv_seq *s, uint32_t positions, struct err *err)
+int kv_seq_reserve(struct kv *kv, struct kv_seq *s, uint32_t positions, struct err *err)
 {
     if (positions > s->ids_cap) {
         uint64_t cap = positions + positions / 2u + KV_PAGE;
@@ -109,7 +110,7 @@ int kv_seq_fork(struct kv *kv, const struct kv_seq *from, uint32_t positions, st
     struct kv_seq *s = NULL;
     int rc = kv_seq_new(kv, &s, err);
     if (rc == 0) {
-        rc = seq_reserve(kv, s, positions, err);
+        rc = kv_seq_reserve(kv, s, positions, err);
     }
     if (rc != 0) {
         kv_seq_free(kv, s);
@@ -204,7 +205,7 @@ int kv_extend(struct kv *kv, struct kv_seq *s, uint32_t count, struct err *err)
         return err_set(err, ERR_LIMIT, "%u rows after position %u: the context is %u", count, s->covered, kv->context_max);
     }
     uint32_t end = s->covered + count, room = end > s->room ? end : s->room;
-    int rc = seq_reserve(kv, s, room, err);
+    int rc = kv_seq_reserve(kv, s, room, err);
     if (rc != 0 || count == 0) {
         return rc;
     }
@@ -259,6 +260,7 @@ static void pages_release(struct kv *kv, struct kv_seq *s)
         uint32_t keep = release_before(kv, s, t);
         for (; t->first < keep && t->first < t->len; t->first++) {
             if (t->pages[t->first] != 0) {
+                prefix_trail(kv, s, g, t->first);
                 kv_page_drop(kv, g, t->pages[t->first]);
                 t->pages[t->first] = 0;
             }
@@ -283,6 +285,7 @@ int kv_commit(struct kv *kv, struct kv_seq *s, const uint32_t *ids, uint32_t cou
         memcpy(s->ids + s->covered, ids, count * sizeof *ids);
     }
     s->covered += count;
+    prefix_note(kv, s);
     pages_release(kv, s);
     return 0;
 }
@@ -312,6 +315,7 @@ int kv_rewind(struct kv *kv, struct kv_seq *s, uint32_t position, struct err *er
         table_cut(kv, g, &s->tables[g], kv_pages_for(s->tables[g].group, position));
     }
     s->covered = s->room = position;
+    prefix_cut(kv, s);
     return 0;
 }
 

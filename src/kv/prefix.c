@@ -1,0 +1,335 @@
+/* kv/prefix.c - finding the longest usable prefix, and leasing it.
+ *
+ * Finding walks down from the key's root, whole pages first, then into the child with most ids in common.  On the way it knows for each
+ * group that forgets since which page the tree has all its pages (`runs`), so at every node it knows whether a row could go on there.
+ * Running sequences of the same key are looked at too: their last page is not in the tree yet. */
+#include "kv/prefix_int.h"
+
+#include "base/mem.h"
+
+enum { MARK_EVERY_LEAST = 1024, NODES_LEAST = 1024, NODE_SHARE = 8192 }; /* nodes: at most one per so many bytes of the budget */
+
+/* ---- open and close ---- */
+
+static void ring_open(struct prefix_link *head)
+{
+    head->prev = head->next = head;
+}
+
+int prefix_open(struct kv *kv, bool off, uint32_t mark_every, struct err *err)
+{
+    struct prefix *px = kv->prefix = mem_try_zero(1, sizeof *px);
+    if (px == NULL) {
+        return err_nomem(err, "prefix tree", sizeof *px);
+    }
+    ring_open(&px->leaves);
+    ring_open(&px->soft);
+    ring_open(&px->marks);
+    ring_open(&px->extras);
+    ring_open(&px->spares);
+    px->off = off;
+    uint64_t most = (uint64_t)kv->slab_count * KV_SLAB / NODE_SHARE;
+    px->node_max = most < NODES_LEAST ? NODES_LEAST : most < KV_NONE ? (uint32_t)most : KV_NONE;
+    px->runs = mem_try_zero(kv->layout.group_count, sizeof *px->runs);
+    if (px->runs == NULL) {
+        return err_nomem(err, "prefix tree", kv->layout.group_count * sizeof *px->runs);
+    }
+    uint32_t widest = 0;
+    for (uint32_t g = 0; g < kv->layout.group_count; g++) {
+        uint32_t window = kv->layout.groups[g].window;
+        px->windows |= prefix_policy(kv, g, KV_WINDOW);
+        px->recurrent |= prefix_policy(kv, g, KV_RECURRENT);
+        widest = window > widest ? window : widest;
+    }
+    uint64_t every = 4ull * widest > MARK_EVERY_LEAST ? 4ull * widest : MARK_EVERY_LEAST;
+    px->mark_every = mark_every != 0 ? mark_every : every < KV_NONE ? (uint32_t)every : KV_NONE;
+    return 0;
+}
+
+/* Sequences are freed before, so everything can be evicted. */
+void prefix_close(struct kv *kv)
+{
+    if (kv->prefix == NULL) {
+        return;
+    }
+    if (kv->prefix->runs != NULL) {
+        kv_prefix_clear(kv);
+    }
+    mem_free(kv->prefix->roots);
+    mem_free(kv->prefix->runs);
+    mem_free(kv->prefix);
+}
+
+/* ---- finding ---- */
+
+struct found {
+    struct prefix_node *node; /* holds position - 1 of the best place */
+    struct prefix_mark *mark; /* whose blocks recurrent groups go on from */
+    uint32_t positions;
+    uint32_t matched;
+    bool diverged, ghost;
+    uint32_t stored_id;
+};
+
+static void run_enter(const struct kv *kv, const struct prefix_node *n)
+{
+    for (uint32_t g = 0; g < kv->layout.group_count; g++) {
+        if (n->pages[g].page == 0 && !prefix_policy(kv, g, KV_RECURRENT)) {
+            kv->prefix->runs[g] = n->index + 1;
+        }
+    }
+}
+
+/* Has the tree what a row at that position of the node last entered reads? */
+static bool usable(const struct kv *kv, uint32_t position)
+{
+    for (uint32_t g = 0; g < kv->layout.group_count; g++) {
+        if (kv->prefix->runs[g] > prefix_floor(kv, g, position)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool whole_pages(const struct kv *kv, const struct prefix_node *n)
+{
+    for (uint32_t g = 0; g < kv->layout.group_count; g++) {
+        if (n->pages[g].page == 0 && !prefix_policy(kv, g, KV_RECURRENT)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The lowest position the mark's blocks serve. */
+static uint32_t mark_lowest(const struct kv *kv, const struct prefix_mark *m)
+{
+    uint32_t lowest = 1;
+    for (uint32_t g = 0; g < kv->layout.group_count; g++) {
+        uint32_t page = kv->layout.groups[g].page, anchor = m->position / page * page;
+        lowest = prefix_policy(kv, g, KV_RECURRENT) && anchor > lowest ? anchor : lowest;
+    }
+    return lowest;
+}
+
+/* The best place in the node last entered, whose ids are known up to `position`. */
+static void find_in(struct kv *kv, struct prefix_node *n, uint32_t position, struct found *f)
+{
+    if (!kv->prefix->recurrent) {
+        if (position > n->index * KV_PAGE && position > f->positions && usable(kv, position)) {
+            f->node = n;
+            f->positions = position;
+        }
+        return;
+    }
+    for (struct prefix_mark *m = n->marks; m != NULL; m = m->sibling) {
+        uint32_t at = m->position < position ? m->position : position;
+        if (at > f->positions && at >= mark_lowest(kv, m) && usable(kv, at)) {
+            f->node = n;
+            f->mark = m;
+            f->positions = at;
+        }
+    }
+}
+
+/* The child with most ids in common; among equals one that has all its pages. */
+static struct prefix_node *child_best(const struct kv *kv, const struct prefix_node *n, const uint32_t *ids, uint32_t count,
+                                      uint32_t *same)
+{
+    uint32_t at = prefix_lower(n, ids, count), best = at;
+    *same = 0;
+    for (uint32_t i = at > 0 ? at - 1 : 0; i <= at && i < n->child_count; i++) {
+        uint32_t c = prefix_common(n->children[i]->ids, n->children[i]->count, ids, count);
+        if (c > *same) {
+            *same = c;
+            best = i;
+        }
+    }
+    if (*same == 0) {
+        return NULL;
+    }
+    for (int step = -1; step <= 1; step += 2) { /* equals stand side by side */
+        uint32_t i = best;
+        for (uint32_t tie = 0; tie < PREFIX_TIES && i < n->child_count; tie++, i += (uint32_t)step) {
+            const struct prefix_node *c = n->children[i];
+            if (prefix_common(c->ids, c->count, ids, count) < *same) {
+                break;
+            }
+            if (whole_pages(kv, c)) {
+                return n->children[i];
+            }
+        }
+    }
+    return n->children[best];
+}
+
+static bool is_ghost(const struct kv *kv, const struct prefix_node *n, const uint32_t *ids, uint32_t left)
+{
+    uint64_t hash = left >= KV_PAGE ? prefix_hash(n, ids, KV_PAGE) : 0;
+    return left >= KV_PAGE && kv->prefix->ghosts[hash % PREFIX_GHOSTS] == hash;
+}
+
+static void find(struct kv *kv, struct prefix_node *root, const uint32_t *ids, uint32_t count, struct found *f)
+{
+    struct prefix_node *n = root;
+    uint32_t at = 0;
+    *f = (struct found){.node = root};
+    memset(kv->prefix->runs, 0, kv->layout.group_count * sizeof *kv->prefix->runs);
+    while (at < count) {
+        uint32_t left = count - at, same;
+        struct prefix_node *child = child_best(kv, n, ids + at, left < KV_PAGE ? left : KV_PAGE, &same);
+        if (child == NULL) {
+            f->diverged = n->child_count != 0;
+            f->stored_id = f->diverged ? n->children[0]->ids[0] : 0;
+            break;
+        }
+        run_enter(kv, child);
+        find_in(kv, child, at + same < count ? at + same : count - 1, f);
+        at += same;
+        if (same < KV_PAGE) {
+            f->diverged = same < left && same < child->count;
+            f->stored_id = f->diverged ? child->ids[same] : 0;
+            break;
+        }
+        n = child;
+    }
+    f->matched = at;
+    uint32_t page = at / KV_PAGE * KV_PAGE;
+    f->ghost = is_ghost(kv, n, ids + page, count - page);
+}
+
+/* A running sequence that knows more than the tree; NULL. */
+static const struct kv_seq *find_running(const struct kv *kv, const struct prefix_node *root, const struct kv_prefix_query *q,
+                                         struct found *f)
+{
+    const struct kv_seq *best = NULL;
+    for (const struct kv_seq *s = kv->seqs; s != NULL; s = s->next) {
+        const struct prefix_node *n = s->node;
+        if (n == NULL || s->covered <= f->positions || memcmp(s->ids, q->ids, (f->positions + 1) * sizeof *s->ids) != 0) {
+            continue;
+        }
+        while (n->parent != NULL) {
+            n = n->parent;
+        }
+        uint32_t same = n == root ? prefix_common(s->ids, s->covered, q->ids, q->count) : 0;
+        if (same > f->matched) {
+            f->matched = same;
+            f->diverged = same < s->covered && same < q->count;
+            f->stored_id = f->diverged ? s->ids[same] : 0;
+        }
+        uint32_t position = same < q->count ? same : q->count - 1;
+        if (position > f->positions && position >= kv_seq_oldest(s)) {
+            f->positions = position;
+            best = s;
+        }
+    }
+    return best;
+}
+
+static void explain(const struct kv *kv, const struct kv_prefix_query *q, const struct found *f, struct kv_prefix_hit *hit)
+{
+    *hit = (struct kv_prefix_hit){.positions = f->positions, .matched = f->matched, .stored_id = -1};
+    if (f->positions + 1 == q->count) {
+        hit->miss = KV_MISS_NONE;
+    } else if (f->matched > f->positions) {
+        hit->miss = KV_MISS_STATE;
+    } else if (f->ghost) {
+        hit->miss = KV_MISS_EVICTED;
+    } else if (f->diverged) {
+        hit->miss = KV_MISS_DIVERGED;
+        hit->stored_id = f->stored_id;
+    } else if (f->matched != 0) {
+        hit->miss = KV_MISS_END;
+    } else {
+        hit->miss = kv->prefix->root_count > 1 ? KV_MISS_KEY : KV_MISS_EMPTY;
+    }
+}
+
+/* ---- leasing ---- */
+
+/* Which pages of a group a sequence that goes on at `positions` names: from t->first on. */
+static void table_open(const struct kv *kv, struct kv_table *t, uint32_t group, uint32_t positions)
+{
+    bool recurrent = t->group->policy == KV_RECURRENT;
+    t->len = kv_pages_for(t->group, positions);
+    t->first = recurrent ? positions / t->group->page : prefix_floor(kv, group, positions);
+    memset(t->pages, 0, t->len * sizeof *t->pages);
+}
+
+/* A new sequence that names the pages from the found place upwards. */
+static int seq_from_tree(struct kv *kv, const struct found *f, const uint32_t *ids, struct kv_seq **out, struct err *err)
+{
+    int rc = kv_seq_new(kv, out, err);
+    if (rc == 0) {
+        rc = kv_seq_reserve(kv, *out, f->positions, err);
+    }
+    if (rc != 0 || f->positions == 0) {
+        return rc;
+    }
+    struct kv_seq *s = *out;
+    for (uint32_t g = 0; g < kv->layout.group_count; g++) {
+        struct kv_table *t = &s->tables[g];
+        table_open(kv, t, g, f->positions);
+        if (t->group->policy == KV_RECURRENT) {
+            t->pages[t->first] = f->mark->blocks[g];
+            kv_page_hold(kv, g, f->mark->blocks[g]);
+            continue;
+        }
+        for (struct prefix_node *n = f->node; n->parent != NULL && n->index >= t->first; n = n->parent) {
+            if (n->index < t->len) {
+                t->pages[n->index] = n->pages[g].page;
+                kv_page_hold(kv, g, n->pages[g].page);
+            }
+        }
+    }
+    memcpy(s->ids, ids, f->positions * sizeof *ids);
+    s->covered = s->room = f->positions;
+    return 0;
+}
+
+/* The deepest node on the path to `node` that lies wholly before `positions`. */
+static struct prefix_node *node_before(struct prefix_node *node, uint32_t positions)
+{
+    while (node->parent != NULL && (node->index + 1) * KV_PAGE > positions) {
+        node = node->parent;
+    }
+    return node;
+}
+
+int kv_prefix_lease(struct kv *kv, const struct kv_prefix_query *q, struct kv_seq **out, struct kv_prefix_hit *hit, struct err *err)
+{
+    struct found f;
+    *out = NULL;
+    *hit = (struct kv_prefix_hit){.miss = KV_MISS_OFF, .stored_id = -1};
+    if (q->count == 0 || q->key.n > KV_PREFIX_KEY_MAX) {
+        return err_set(err, ERR_ARGUMENT, "prefix of %u ids under a key of %zu bytes", q->count, q->key.n);
+    }
+    struct prefix_node *root = prefix_root(kv, q->key, true);
+    if (root == NULL) {
+        return err_nomem(err, "prefix tree", sizeof *root);
+    }
+    root->attached++; /* so that it stays */
+    find(kv, root, q->ids, q->count, &f);
+    const struct kv_seq *running = find_running(kv, root, q, &f);
+    explain(kv, q, &f, hit);
+    int rc = running != NULL ? kv_seq_fork(kv, running, f.positions, out, err)
+                             : seq_from_tree(kv, &f, q->ids, out, err);
+    root->attached--;
+    if (rc != 0) {
+        kv_seq_free(kv, *out);
+        *out = NULL;
+        prefix_root_drop(kv, root);
+        return rc;
+    }
+    struct kv_seq *s = *out;
+    struct prefix_node *from = running != NULL ? running->node : f.node;
+    if (running == NULL && f.positions != 0) {
+        uint32_t place = f.mark != NULL ? f.mark->position : f.positions;
+        prefix_mark_make(kv, f.node, place, false, NULL); /* what was of use is kept like what had to be */
+        prefix_touch(kv, f.node);
+    }
+    s->plan = q->plan;
+    prefix_attach(kv, s, node_before(from, f.positions));
+    s->noted = s->node->parent != NULL ? s->node->index + 1 : 0;
+    return 0;
+}
