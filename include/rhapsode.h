@@ -122,7 +122,10 @@ struct rh_request_options {
     const char *propose;            /* who may guess tokens ahead, whatever the text it changes nothing: "none", "auto", or some of
                                        echo,lookup; NULL = "auto" (echo) */
     uint32_t propose_depth;         /* most tokens of a guess, taken whatever it costs, at most 31; 0 = as many as pay */
-    const char *session;            /* affinity; NULL */
+    const char *session;            /* affinity: its last entry in the cache is kept rather than others; NULL */
+    const char *tenant;             /* salt of the cache: prefixes are shared under the same one only; at most 256 bytes; NULL = "" */
+    const uint32_t *boundaries; size_t boundary_count; /* of `ids`: ascending positions where the text may go on otherwise (turn ends);
+                                                        * a chat's come from its template */
     const char *kv;                 /* refused unless equal to the model's */
 };
 /* Copies what it needs.  Preparation (template, tokenizing) happens on worker threads: its errors arrive as an event. */
@@ -139,6 +142,14 @@ enum rh_finish { RH_FINISH_STOP, RH_FINISH_LENGTH, RH_FINISH_CANCELLED, RH_FINIS
 
 struct rh_top { uint32_t id; float logprob; };
 struct rh_usage { uint32_t prompt_tokens, cached_tokens, completion_tokens; };
+struct rh_cache { /* what of the prompt was known */
+    uint32_t cached_tokens;      /* state reused */
+    uint32_t known_tokens;       /* ids known; more than cached_tokens when the state there was not kept */
+    const char *reason;          /* why it is not all but the last token; NULL: it is.  "off", "empty" (nothing stored), "other_key" (nothing
+                                  * under this tenant), "new_text" (all that was stored is used), "diverged", "evicted", "no_state" (window
+                                  * or recurrent layers keep no state there) */
+    int64_t stored_id, prompt_id; /* "diverged": the ids at place known_tokens, stored and in the prompt; else -1 */
+};
 struct rh_timings { double load_ms, queue_ms, prefill_ms, decode_ms, prefill_tokens_per_s, decode_tokens_per_s; };
 
 enum { RH_DEPTH_MAX = 31 };
@@ -161,6 +172,7 @@ struct rh_event { /* pointers are valid until the next rh_poll of the request */
     const char *stop_string;                 /* DONE by a stop string, else NULL */
     struct rh_usage usage; struct rh_timings timings; uint64_t seed; /* DONE */
     struct rh_speculation speculation;       /* DONE */
+    struct rh_cache cache;                   /* DONE */
     struct rh_error error;                   /* DONE with RH_FINISH_ERROR */
 };
 /* Next event: 1 and *out filled; 0 on time-out; RH_ERR_END after the last DONE.  timeout_ms < 0 waits, 0 returns at once. */

@@ -137,8 +137,9 @@ def sanitizer_steps(run, long):
         run.step("unit, address and undefined", ["ctest", "--test-dir", ASAN, "-j2", "--output-on-failure", "--timeout", "900"])
     if run.build("tsan", "unit_tests"):
         # the tests with many threads; check long adds the slow ones
-        names = "engine_|backend_cpu_|front_" if long else "engine_threads|backend_cpu_queue|front_"
-        run.step("unit, thread", ["ctest", "--test-dir", TSAN, "-j2", "--output-on-failure", "--timeout", "900", "-R", names])
+        names = "engine_|backend_cpu_|front_" if long else "engine_threads|engine_stress|backend_cpu_queue|front_"
+        run.step("unit, thread", ["ctest", "--test-dir", TSAN, "-j2", "--output-on-failure", "--timeout", "900", "-R", names],
+                 {"STRESS_REQUESTS": "5000" if long else "1000"})
 
 
 def tier_check(run, long=False):
@@ -146,7 +147,10 @@ def tier_check(run, long=False):
         return
     run.step("structure", [PYTHON, "scripts/structure.py"])
     run.step("baseline instructions", [PYTHON, "scripts/check_isa.py", RELEASE])
-    run.step("unit", ["ctest", "--test-dir", RELEASE, "-j2", "--output-on-failure", "--timeout", "600"])
+    run.step("unit", ["ctest", "--test-dir", RELEASE, "-j2", "--output-on-failure", "--timeout", "600", *(["-E", "engine_stress|engine_hit_time"] if long else [])])
+    if long:  # alone: one is timed
+        for name in ("engine_hit_time", "engine_stress"):
+            run.step(f"unit {name}", [program(f"unit_{name}")], {"CHECK_LONG": "1"})
     for name in ("linear_levels", "rows_levels", "against_ref"):
         run.step(f"ops {name}", [program(f"ops_{name}"), *(["long"] if long else [])])
     golden = os.path.join(TOP, "tests", "golden")

@@ -18,6 +18,7 @@ struct choice { /* what came back of one choice */
 
 struct generation {
     const struct options *o;
+    struct rh_model *model;
     struct choice *choices;
     uint32_t n;
     bool ended;
@@ -99,6 +100,30 @@ static void put_speculation(struct buf *b, const struct rh_speculation *s)
     buf_char(b, '}');
 }
 
+static void put_token(struct buf *b, const struct generation *g, const char *key, int64_t id)
+{
+    char *text = NULL;
+    size_t n = 0;
+    if (id < 0 || rh_token_text(g->model, (uint32_t)id, &text, &n, NULL))
+        return;
+    buf_printf(b, ",\"%s\":{\"id\":%lld,\"text\":", key, (long long)id);
+    buf_json_str(b, str_n(text, n));
+    buf_char(b, '}');
+    rh_free(text);
+}
+
+static void put_cache(struct buf *b, const struct generation *g, const struct rh_cache *c)
+{
+    buf_printf(b, ",\"cache\":{\"cached_tokens\":%u,\"known_tokens\":%u,\"reason\":", c->cached_tokens, c->known_tokens);
+    if (c->reason)
+        buf_json_str(b, str_of(c->reason));
+    else
+        buf_z(b, "null");
+    put_token(b, g, "stored", c->stored_id);
+    put_token(b, g, "prompt", c->prompt_id);
+    buf_char(b, '}');
+}
+
 static void put_choice(struct buf *b, const struct generation *g, const struct choice *c)
 {
     const struct rh_timings *t = &c->done.timings;
@@ -126,6 +151,7 @@ static void put_choice(struct buf *b, const struct generation *g, const struct c
     put_f64(b, "decode_tokens_per_s", t->decode_tokens_per_s);
     buf_printf(b, "},\"seed\":%llu", (unsigned long long)c->done.seed);
     put_speculation(b, &c->done.speculation);
+    put_cache(b, g, &c->done.cache);
     if (g->o->logprobs || g->o->given[OPT_TOP_LOGPROBS]) {
         buf_z(b, ",\"logprobs\":[");
         buf_str(b, buf_view(&c->logprobs));
@@ -244,7 +270,7 @@ static int generate(struct session *s, struct rh_request_options *ro, const stru
     struct rh_bias *biases = NULL;
     struct rh_request *request = NULL;
     struct rh_error err = {0};
-    struct generation g = {.o = o, .n = o->choices ? o->choices : 1};
+    struct generation g = {.o = o, .model = s->model, .n = o->choices ? o->choices : 1};
     int rc = session_sampling(s, o, &sampling, &biases);
     if (rc)
         return rc;

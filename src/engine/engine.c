@@ -90,7 +90,10 @@ static bool run(struct engine *e, struct step *s)
 static void check_state(struct engine *e)
 {
     struct err err = {0};
-    if (!e->cfg.check || kv_check(e->kv, &err) == 0)
+    if (e->cfg.check_every == 0 || ++e->turns % e->cfg.check_every)
+        return;
+    int rc = kv_check(e->kv, &err);
+    if (rc == 0 || rc == ERR_NOMEM) /* it could not look */
         return;
     e->check_failures++;
     log_put(LOG_ERROR, "engine: %s", err.text);

@@ -45,8 +45,8 @@ struct engine_config {
     uint32_t waiting_max;         /* beyond it submit answers ERR_BUSY; 0 = 4096 */
     bool retain_none;             /* keep no state of ended sequences; running ones share theirs all the same */
     uint32_t mark_every;          /* see kv_config */
-    bool check;                   /* kv_check after every step, counted in stats.check_failures (tests) */
     uint32_t preempt_at;          /* tests: every sequence is pre-empted once, when it has so many tokens; 0 = only when pages run out */
+    uint32_t check_every;         /* tests: kv_check after every so many turns, failures counted in stats.check_failures; 0 = never */
     /* The bytes of an id in the text, for stop strings; called on the engine thread. */
     int (*id_bytes)(void *ctx, uint32_t id, struct buf *out);
     void *id_bytes_ctx;

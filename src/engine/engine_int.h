@@ -191,7 +191,7 @@ struct engine {
     uint32_t step_first, step_pending; /* ring of steps in flight */
     struct sched_clock clock;
     struct buf bytes;           /* of one id */
-    uint64_t step_total, row_total, preempted, state_peak, check_failures;
+    uint64_t step_total, row_total, preempted, state_peak, turns, check_failures;
 };
 
 /* engine.c */

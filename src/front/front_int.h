@@ -1,7 +1,7 @@
 /* front/front_int.h - inside the front only: the library's objects.
  *
  * Files: lib_host.c (host, log), lib_model.c (open, close, text verbs), lib_info.c, lib_request.c (submit, poll), lib_score.c, lib_bench.c;
- *        texts.c (tokenizer and template of a model), prepare.c (preparation workers), stream.c (ids -> text with hold-back),
+ *        texts.c (tokenizer and template of a model), history.c (chats -> ids), prepare.c (preparation workers), stream.c (ids -> text with hold-back),
  *        sampling.c (public sampling <-> the engine's), identity.c. */
 #ifndef RH_FRONT_INT_H
 #define RH_FRONT_INT_H
@@ -10,6 +10,7 @@
 #include "base/thread.h"
 #include "chat/template.h"
 #include "engine/engine.h"
+#include "front/history.h"
 #include "models/model.h"
 #include "plan/plan.h"
 #include "rhapsode.h"
@@ -45,8 +46,6 @@ struct texts {
 int texts_open(struct texts *t, const char *path, const char *template_source, struct err *err);
 void texts_close(struct texts *t);
 int texts_render(const struct texts *t, const struct rh_chat *chat, struct chat_rendered *out, struct err *err);
-/* Chat -> ids: the template's special tokens become ids, those in users' strings stay text. */
-int texts_encode_chat(const struct texts *t, const struct rh_chat *chat, struct token_ids *out, struct err *err);
 uint64_t texts_bytes(const struct texts *t); /* about what the tables take */
 
 /* ---- prepare.c: preparation workers ---- */
@@ -84,6 +83,7 @@ struct rh_model {
     struct rh_host *host;
     char *path;
     struct texts texts;
+    struct history history;
     struct model *model;      /* NULL with inspect_only until info asks */
     struct engine *engine;    /* NULL with inspect_only */
     struct model_options options; /* to inspect later */
@@ -92,7 +92,6 @@ struct rh_model {
     double load_ms;
     uint32_t *end_ids;        /* EOS ids of tokenizer and model, ascending */
     uint32_t end_count;
-    bool windows;
     _Atomic bool closed;
     pthread_mutex_t mutex;    /* the fields below */
     bool content_known;

@@ -97,6 +97,30 @@ static double bits_per_position(const struct kv_config *kv)
     return bits;
 }
 
+/* What is known of earlier prompts, and how much of prompts it saved since the model was opened. */
+static void put_cache(struct buf *b, const struct rh_model *m)
+{
+    static const char *const reasons[KV_MISS_COUNT] = {"none", "off", "empty", "other_key", "diverged", "new_text", "evicted", "no_state"};
+    struct engine_stats s;
+    engine_stats(m->engine, &s);
+    buf_z(b, ",\"cache\":{");
+    put_u64(b, "live_bytes", s.kv.live_bytes), buf_char(b, ',');
+    put_u64(b, "cached_bytes", s.kv.cached_bytes), buf_char(b, ',');
+    put_u64(b, "free_bytes", s.kv.free_bytes + s.kv.open_bytes), buf_char(b, ',');
+    put_u64(b, "prompt_tokens", s.cache.prompt_tokens), buf_char(b, ',');
+    put_u64(b, "cached_tokens", s.cache.cached_tokens);
+    buf_printf(b, ",\"pages\":%u,\"marks\":%u,\"sessions\":%u,\"reasons\":{", s.prefix.nodes, s.prefix.marks, s.prefix.sessions);
+    for (int i = 0; i < KV_MISS_COUNT; i++) {
+        buf_z(b, i ? "," : "");
+        put_u64(b, reasons[i], s.cache.misses[i]);
+    }
+    buf_z(b, "},\"evicted\":{");
+    put_u64(b, "optional", s.prefix.spares_evicted), buf_char(b, ',');
+    put_u64(b, "marks", s.prefix.marks_evicted), buf_char(b, ',');
+    put_u64(b, "pages", s.prefix.leaves_evicted);
+    buf_z(b, "}}");
+}
+
 static void put_state(struct buf *b, const struct rh_model *m, const struct kv_config *kv, uint32_t context)
 {
     buf_z(b, ",\"state\":{\"format\":\"");
@@ -104,7 +128,10 @@ static void put_state(struct buf *b, const struct rh_model *m, const struct kv_c
     buf_printf(b, "\",\"bytes_per_position\":%.6g,", bits_per_position(kv) / 8);
     put_u64(b, "context", context), buf_char(b, ',');
     put_u64(b, "context_bytes", kv_plan_bytes(kv, context)), buf_char(b, ',');
-    put_u64(b, "budget_bytes", m->state_budget), buf_char(b, '}');
+    put_u64(b, "budget_bytes", m->state_budget);
+    if (m->engine)
+        put_cache(b, m);
+    buf_char(b, '}');
 }
 
 static void put_plan(struct buf *b, const struct plan *plan, const struct plan_machine *machine, uint64_t needed)

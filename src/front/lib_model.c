@@ -19,6 +19,7 @@ void model_unref(struct rh_model *m)
     if (!m || atomic_fetch_sub(&m->refs, 1) != 1)
         return;
     texts_close(&m->texts);
+    history_close(&m->history);
     pthread_mutex_destroy(&m->mutex);
     mem_free(m->path);
     mem_free(m->end_ids);
@@ -133,8 +134,6 @@ static int start_engine(struct rh_model *m, struct err *err)
     plan_machine_read(&machine);
     engine_kv_config(m->model, m->host->device, m->options.rows_max, &kv);
     m->state_budget = plan_state_budget(&kv, m->host->state_bytes, machine.available_bytes);
-    for (uint32_t i = 0; i < kv.layer_count; i++)
-        m->windows |= kv.layers[i].policy == KV_WINDOW;
     struct engine_config cfg = {.model = m->model, .device = m->host->device, .gate = &m->host->gate, .state_bytes = m->state_budget,
                                 .rows_max = m->options.rows_max, .id_bytes = id_bytes, .id_bytes_ctx = m};
     int rc = engine_open(&cfg, &m->engine, err);
@@ -165,6 +164,7 @@ int rh_model_open(struct rh_host *h, const char *name, const struct rh_model_opt
     atomic_store(&m->refs, 1);
     m->host = h;
     pthread_mutex_init(&m->mutex, NULL);
+    history_open(&m->history);
     m->options = (struct model_options){.context = opt->context, .rows_max = opt->rows_max ? opt->rows_max : 512, .progress = opt->progress,
                                         .progress_ctx = opt->progress_ctx};
     int rc = kv_config_read(m, opt, &err);

@@ -9,8 +9,16 @@
 #include "base/utf8.h"
 #include "front/front_int.h"
 
-enum { DEFAULT_MAX_TOKENS = 512, OWN_TEXTS = 4 };
+enum { DEFAULT_MAX_TOKENS = 512, OWN_TEXTS = 5 };
 enum prepare_state { PREPARE_WAITING, PREPARE_DONE, PREPARE_FAILED };
+
+/* what a choice of a chat said so far; owns all */
+struct answer {
+    struct token_ids ids;
+    struct token_ids ends; /* bytes of text after each id; UINT32_MAX: inside a character */
+    struct buf text;       /* as it was given out */
+    bool failed;           /* no memory, or an id that shows no text: it is not remembered */
+};
 
 struct rh_request {
     struct prepare_job job;     /* first: the worker is given this */
@@ -22,7 +30,10 @@ struct rh_request {
     struct rh_text prompt;
     bool has_chat, has_prompt;
     char *own[OWN_TEXTS];       /* the copies' memory */
+    const char *tenant;         /* own[4], or "" */
     struct token_ids ids;       /* given, or prepared */
+    struct prompt_trace trace;  /* of a chat */
+    struct answer *answers;     /* [n]; of a chat */
     struct str stops[ENGINE_STOP_MAX];
     uint32_t stop_count;
     char *stop_text;
@@ -48,9 +59,16 @@ static void request_unref(struct rh_request *r)
         mem_free(r->own[i]);
     for (uint32_t i = 0; r->streams && i < r->n; i++)
         stream_free(&r->streams[i]);
+    for (uint32_t i = 0; r->answers && i < r->n; i++) {
+        token_ids_free(&r->answers[i].ids);
+        token_ids_free(&r->answers[i].ends);
+        buf_free(&r->answers[i].text);
+    }
     mem_free(r->streams);
+    mem_free(r->answers);
     mem_free(r->stop_text);
     token_ids_free(&r->ids);
+    prompt_trace_free(&r->trace);
     model_unref(r->model);
     mem_free(r);
 }
@@ -62,10 +80,18 @@ static int make_ids(struct rh_request *r, struct err *err)
     const struct texts *t = &r->model->texts;
     struct encode_options opt = {.add_bos = true, .parse_special = true};
     if (r->has_chat)
-        return texts_encode_chat(t, &r->chat, &r->ids, err);
+        return history_encode(&r->model->history, t, &r->chat, r->tenant, &r->ids, &r->trace, err);
     if (r->has_prompt)
         return tokenizer_encode(t->tokenizer, front_str(r->prompt), &opt, &r->ids, err);
     return 0;
+}
+
+static int give_boundaries(struct rh_request *r, struct err *err)
+{
+    uint32_t n = r->trace.cut_count;
+    while (n && r->trace.cut_positions[n - 1] > r->ids.n)
+        n--;
+    return engine_request_boundaries(r->engine, r->trace.cut_positions, n, err);
 }
 
 static void prepare(struct prepare_job *job)
@@ -74,6 +100,8 @@ static void prepare(struct prepare_job *job)
     int rc = make_ids(r, &r->err);
     if (rc == 0 && r->ids.n > UINT32_MAX / 2)
         rc = err_set(&r->err, ERR_LIMIT, "prompt of %zu tokens", r->ids.n);
+    if (rc == 0)
+        rc = give_boundaries(r, &r->err);
     if (rc == 0)
         rc = engine_submit(r->engine, r->ids.ids, (uint32_t)r->ids.n, &r->err);
     if (rc && !r->err.code)
@@ -96,6 +124,19 @@ static int copy_text(struct rh_request *r, int slot, struct rh_text in, struct r
     return 0;
 }
 
+static int copy_boundaries(struct rh_request *r, const struct rh_request_options *o, struct err *err)
+{
+    if (o->boundary_count > o->id_count)
+        return err_set(err, ERR_ARGUMENT, "boundaries: %zu in a prompt of %zu ids", o->boundary_count, o->id_count);
+    r->trace.cut_positions = mem_try_array(o->boundary_count, sizeof *r->trace.cut_positions);
+    if (!r->trace.cut_positions)
+        return err_nomem(err, "boundaries", o->boundary_count * sizeof *r->trace.cut_positions);
+    if (o->boundary_count)
+        memcpy(r->trace.cut_positions, o->boundaries, o->boundary_count * sizeof *r->trace.cut_positions);
+    r->trace.cut_count = (uint32_t)o->boundary_count;
+    return 0;
+}
+
 static int copy_input(struct rh_request *r, const struct rh_request_options *o, struct err *err)
 {
     int rc = 0;
@@ -103,6 +144,8 @@ static int copy_input(struct rh_request *r, const struct rh_request_options *o, 
         return err_set(err, ERR_ARGUMENT, "expected exactly one of prompt, ids and chat");
     r->has_prompt = o->prompt.p != NULL;
     r->has_chat = o->chat != NULL;
+    if (o->boundary_count && !o->ids)
+        return err_set(err, ERR_ARGUMENT, "boundaries: they are for prompts given as ids");
     if (r->has_prompt)
         return copy_text(r, 0, o->prompt, &r->prompt, err);
     if (r->has_chat) {
@@ -118,7 +161,7 @@ static int copy_input(struct rh_request *r, const struct rh_request_options *o, 
     if (o->id_count)
         memcpy(r->ids.ids, o->ids, o->id_count * sizeof *r->ids.ids);
     r->ids.n = r->ids.cap = o->id_count;
-    return 0;
+    return copy_boundaries(r, o, err);
 }
 
 static int copy_stops(struct rh_request *r, const struct rh_request_options *o, struct err *err)
@@ -197,6 +240,8 @@ static int make_engine_request(struct rh_request *r, const struct rh_request_opt
     uint32_t *end_ids = NULL;
     struct engine_request_config c = {.n = r->n, .logprobs = o->logprobs, .top = o->top_logprobs, .stops = r->stops,
                                       .stop_count = r->stop_count};
+    c.tenant = str_of(r->tenant);
+    c.session = o->session ? str_of(o->session) : (struct str){0};
     sampling_defaults(m, &defaults);
     const struct rh_sampling *s = o->sampling ? o->sampling : &defaults;
     c.propose_depth = o->propose_depth;
@@ -229,8 +274,18 @@ static int fill_request(struct rh_request *r, const struct rh_request_options *o
         return err_set(err, ERR_LIMIT, "n: at most %d choices, got %u", ENGINE_CHOICES_MAX, r->n);
     r->seed = o->seed_given ? o->seed : rng_seed_draw();
     r->streams = mem_try_zero(r->n, sizeof *r->streams);
-    if (!r->streams)
-        return err_nomem(err, "request", r->n * sizeof *r->streams);
+    if (r->has_chat)
+        r->answers = mem_try_zero(r->n, sizeof *r->answers);
+    if (!r->streams || (r->has_chat && !r->answers))
+        return err_nomem(err, "request", r->n * sizeof *r->answers);
+    r->tenant = "";
+    if (o->tenant) {
+        struct rh_text tenant = {o->tenant, strlen(o->tenant)};
+        int rc_copy = copy_text(r, 4, tenant, &tenant, err);
+        if (rc_copy)
+            return rc_copy;
+        r->tenant = r->own[4];
+    }
     for (uint32_t i = 0; i < r->n; i++)
         stream_open(&r->streams[i]);
     return make_engine_request(r, o, err);
@@ -301,6 +356,32 @@ static void fill_speculation(struct rh_speculation *to, const struct engine_outc
     memcpy(to->fill.span_lengths, f->lengths, sizeof to->fill.span_lengths);
 }
 
+static void fill_cache(const struct rh_request *r, const struct engine_outcome *o, struct rh_cache *out)
+{
+    static const char *const reasons[] = {
+        [KV_MISS_NONE] = NULL,            [KV_MISS_OFF] = "off",           [KV_MISS_EMPTY] = "empty",
+        [KV_MISS_KEY] = "other_key",      [KV_MISS_DIVERGED] = "diverged", [KV_MISS_END] = "new_text",
+        [KV_MISS_EVICTED] = "evicted",    [KV_MISS_STATE] = "no_state"};
+    const struct kv_prefix_hit *hit = &o->cache;
+    *out = (struct rh_cache){.cached_tokens = hit->positions, .known_tokens = hit->matched, .stored_id = hit->stored_id, .prompt_id = -1,
+                             .reason = o->admitted_ns ? reasons[hit->miss] : "off"};
+    if (o->admitted_ns && hit->miss == KV_MISS_DIVERGED && hit->matched < r->ids.n)
+        out->prompt_id = r->ids.ids[hit->matched];
+    else
+        out->stored_id = -1;
+}
+
+/* How the chat goes on from here is known with its own ids. */
+static void remember(struct rh_request *r, uint32_t choice)
+{
+    struct answer *a = r->answers ? &r->answers[choice] : NULL;
+    size_t n = a && !a->failed && !a->text.failed ? a->ids.n : 0;
+    while (n && a->ends.ids[n - 1] != a->text.n)
+        n--;
+    if (n)
+        history_add(&r->model->history, r->tenant, &r->trace, &r->ids, buf_view(&a->text), a->ids.ids, n);
+}
+
 static void fill_done(struct rh_request *r, uint32_t choice, struct rh_event *out)
 {
     static const enum rh_finish names[] = {RH_FINISH_STOP, RH_FINISH_LENGTH, RH_FINISH_CANCELLED, RH_FINISH_ERROR};
@@ -309,6 +390,9 @@ static void fill_done(struct rh_request *r, uint32_t choice, struct rh_event *ou
     *out = (struct rh_event){.kind = RH_EVENT_DONE, .choice = choice, .finish = names[o->finish], .seed = r->seed,
                              .stop_string = o->stop >= 0 ? r->stops[o->stop].p : NULL};
     out->usage = (struct rh_usage){o->prompt_count, o->cached_count, o->completion_count};
+    fill_cache(r, o, &out->cache);
+    if (o->finish != ENGINE_ERROR)
+        remember(r, choice);
     struct rh_timings *t = &out->timings;
     t->load_ms = r->model->load_ms;
     t->queue_ms = ms_between(o->submitted_ns, o->admitted_ns ? o->admitted_ns : o->done_ns);
@@ -336,6 +420,20 @@ static void take_text(struct rh_request *r, uint32_t choice, bool ended, struct 
     out->choice = choice;
     out->text = text.p ? text.p : "";
     out->text_n = text.n;
+    if (r->answers)
+        buf_str(&r->answers[choice].text, text);
+}
+
+/* An id and how long the text is with it. */
+static void note_token(struct rh_request *r, uint32_t choice, uint32_t id)
+{
+    struct answer *a = r->answers ? &r->answers[choice] : NULL;
+    const struct text_stream *s = &r->streams[choice];
+    if (!a || a->failed)
+        return;
+    size_t end = s->detok.held_count ? UINT32_MAX : a->text.n + s->pending.n;
+    a->failed = tokenizer_is_special(r->model->texts.tokenizer, id) || end > UINT32_MAX || token_ids_push(&a->ids, id) ||
+                token_ids_push(&a->ends, (uint32_t)end);
 }
 
 static int on_token(struct rh_request *r, const struct engine_event *e, struct rh_event *out)
@@ -343,6 +441,7 @@ static int on_token(struct rh_request *r, const struct engine_event *e, struct r
     int rc = stream_put(&r->streams[e->choice], r->model->texts.tokenizer, e->id);
     if (rc)
         return fail_text(r, rc);
+    note_token(r, e->choice, e->id);
     *out = (struct rh_event){.has_token = true, .id = e->id, .logprob = e->logprob, .tops = r->tops, .top_count = e->top_count};
     for (uint32_t i = 0; i < e->top_count; i++)
         r->tops[i] = (struct rh_top){e->top_ids[i], e->top_logprobs[i]};
@@ -376,6 +475,7 @@ static int failed_preparation(struct rh_request *r, struct rh_event *out)
         out->finish = RH_FINISH_CANCELLED;
     out->usage.prompt_tokens = (uint32_t)r->ids.n;
     out->timings.load_ms = r->model->load_ms;
+    out->cache = (struct rh_cache){.reason = "off", .stored_id = -1, .prompt_id = -1};
     front_error(&out->error, &r->err, r->err.code);
     return 1;
 }

@@ -133,22 +133,6 @@ int texts_render(const struct texts *t, const struct rh_chat *chat, struct chat_
     return rc;
 }
 
-int texts_encode_chat(const struct texts *t, const struct rh_chat *chat, struct token_ids *out, struct err *err)
-{
-    struct chat_rendered r = {0};
-    struct text_span *spans = NULL;
-    int rc = texts_render(t, chat, &r, err);
-    if (rc == 0 && !(spans = mem_try_array(r.piece_count, sizeof *spans)))
-        rc = err_nomem(err, "prompt pieces", r.piece_count * sizeof *spans);
-    for (size_t i = 0; rc == 0 && i < r.piece_count; i++)
-        spans[i] = (struct text_span){str_n(r.text.p + r.pieces[i].from, r.pieces[i].to - r.pieces[i].from), !r.pieces[i].user};
-    if (rc == 0) /* the template writes the start token itself */
-        rc = tokenizer_encode_spans(t->tokenizer, spans, r.piece_count, false, out, err);
-    mem_free(spans);
-    chat_rendered_free(&r);
-    return rc;
-}
-
 uint64_t texts_bytes(const struct texts *t)
 {
     return (uint64_t)t->info.vocab_size * 96 + (uint64_t)t->info.merge_count * 24 + 16 * t->template_bytes;

@@ -101,6 +101,8 @@ struct call {
     struct buf repaired;
     struct reach *reach; /* [reach_n], by position; NULL: special tokens count everywhere */
     size_t reach_n;
+    struct token_cuts *cuts; /* NULL: not asked for */
+    size_t cut_next, first;  /* next of them; ids in out before the call */
     struct token_ids *out;
     struct err *err;
 };
@@ -238,6 +240,16 @@ static int encode_plain(struct call *c, const struct origin *o, struct str text,
     return rc ? rc : encode_pieces(c, view, pieces, raw);
 }
 
+/* A special token begins or ends at this byte of the whole text, before id number out->n. */
+static void cut_at(struct call *c, size_t byte)
+{
+    struct token_cuts *cuts = c->cuts;
+    while (cuts && c->cut_next < cuts->count && cuts->bytes[c->cut_next] < byte)
+        c->cut_next++;
+    for (size_t i = c->cut_next; cuts && i < cuts->count && cuts->bytes[i] == byte; i++)
+        cuts->ids[i] = c->out->n - c->first;
+}
+
 static int with_added(struct call *c, const struct added_set *set, const struct origin *o, struct str text,
                       int (*gap)(struct call *, const struct origin *, struct str, size_t, size_t))
 {
@@ -247,8 +259,12 @@ static int with_added(struct call *c, const struct added_set *set, const struct 
     while (!rc && added_next(&c->t->added, set, text, &at, from, c->reach ? special_in : NULL, (void *)(uintptr_t)o, &m)) {
         if (from < m.start)
             rc = gap(c, o, text, from, m.start);
+        if (!rc && set == &c->t->added.raw)
+            cut_at(c, m.start);
         if (!rc)
             rc = push(c, m.id);
+        if (!rc && set == &c->t->added.raw)
+            cut_at(c, m.end);
         from = m.end;
     }
     return rc ? rc : gap(c, o, text, from, text.n);
@@ -323,6 +339,14 @@ static int gather_text(struct call *c, const struct text_span *spans, size_t n)
     return buf_check(&c->repaired, "the text", c->err);
 }
 
+static size_t joined_bytes(const struct text_span *spans, size_t n)
+{
+    size_t total = 0;
+    for (size_t i = 0; i < n; i++)
+        total += spans[i].text.n;
+    return total;
+}
+
 static int words_open(struct call *c)
 {
     size_t slots = 64;
@@ -335,8 +359,8 @@ static int words_open(struct call *c)
     return c->s.words ? 0 : err_nomem(c->err, "encoding", slots * sizeof *c->s.words);
 }
 
-int tokenizer_encode_spans(const struct tokenizer *t, const struct text_span *spans, size_t n, bool add_bos,
-                           struct token_ids *out, struct err *err)
+int tokenizer_encode_cut(const struct tokenizer *t, const struct text_span *spans, size_t n, bool add_bos, struct token_cuts *cuts,
+                         struct token_ids *out, struct err *err)
 {
     struct call *c = mem_try_zero(1, sizeof *c);
     size_t before = out->n;
@@ -345,9 +369,15 @@ int tokenizer_encode_spans(const struct tokenizer *t, const struct text_span *sp
     c->t = t;
     c->out = out;
     c->err = err;
+    c->first = before;
+    c->cuts = cuts;
+    for (size_t i = 0; cuts && i < cuts->count; i++)
+        cuts->ids[i] = SIZE_MAX;
     struct origin whole = {c, 0, NULL};
     int rc = gather_text(c, spans, n);
     rc = rc ? rc : words_open(c);
+    if (c->text.n != joined_bytes(spans, n)) /* repaired: the caller's places are not the text's */
+        c->cuts = NULL;
     for (uint32_t i = 0; add_bos && i < t->before_n && !rc; i++)
         rc = push(c, t->before[i]);
     rc = rc ? rc : with_added(c, &t->added.raw, &whole, c->text, encode_segment);
@@ -360,6 +390,12 @@ int tokenizer_encode_spans(const struct tokenizer *t, const struct text_span *sp
     mem_free(c->reach);
     mem_free(c);
     return rc;
+}
+
+int tokenizer_encode_spans(const struct tokenizer *t, const struct text_span *spans, size_t n, bool add_bos,
+                           struct token_ids *out, struct err *err)
+{
+    return tokenizer_encode_cut(t, spans, n, add_bos, NULL, out, err);
 }
 
 int tokenizer_encode(const struct tokenizer *t, struct str text, const struct encode_options *opt, struct token_ids *out,

@@ -64,6 +64,16 @@ int tokenizer_encode(const struct tokenizer *t, struct str text, const struct en
 int tokenizer_encode_spans(const struct tokenizer *t, const struct text_span *spans, size_t n, bool add_bos,
                            struct token_ids *out, struct err *err);
 
+/* The same, and where the ids fall apart: ids[i] = how many ids (of this call) stand before byte bytes[i] of the joined text, when a
+ * special token begins or ends there, so that the ids on either side do not depend on the other; else SIZE_MAX. */
+struct token_cuts {
+    const size_t *bytes; /* [count] ascending */
+    size_t *ids;         /* [count] */
+    size_t count;
+};
+int tokenizer_encode_cut(const struct tokenizer *t, const struct text_span *spans, size_t n, bool add_bos, struct token_cuts *cuts,
+                         struct token_ids *out, struct err *err);
+
 struct str tokenizer_piece(const struct tokenizer *t, uint32_t id); /* the vocabulary's own text of the id; {NULL,0} for a hole */
 int64_t tokenizer_find(const struct tokenizer *t, struct str piece); /* id of exactly this vocabulary/added text, or -1 */
 bool tokenizer_is_special(const struct tokenizer *t, uint32_t id);

@@ -88,7 +88,7 @@ static void every_failed_allocation_is_contained(void **state)
 static int setup(void **state)
 {
     (void)state;
-    rig_open(&rig, &(struct engine_config){.retain_none = true});
+    rig_open(&rig, &(struct engine_config){.retain_none = true, .check_every = UINT32_MAX});
     return 0;
 }
 

@@ -18,7 +18,20 @@
 #include "engine/backends.h"
 #include "engine/engine.h"
 
-enum { RIG_VOCAB = 64, RIG_HIDDEN = 32, RIG_HEADS = 8, RIG_HEAD_DIM = 64, RIG_FFN = 48, RIG_LAYERS = 2, RIG_CONTEXT = 512, RIG_IDS_MAX = 600 };
+#ifndef RIG_MICRO /* a test may ask for a smaller model, a longer context, another backend */
+#define RIG_MICRO 0
+#endif
+#ifndef RIG_CONTEXT
+#define RIG_CONTEXT 512
+#endif
+#ifndef RIG_BACKEND
+#define RIG_BACKEND "ref"
+#endif
+
+enum { RIG_VOCAB = 64, RIG_HIDDEN = 32, RIG_HEADS = RIG_MICRO ? 1 : 8, RIG_HEAD_DIM = 64, RIG_FFN = RIG_MICRO ? 32 : 48,
+       RIG_LAYERS = 2, RIG_IDS_MAX = 600 };
+
+static int rig_window; /* of every layer; 0 = none */
 
 struct rig {
     char dir[64];
@@ -94,7 +107,11 @@ static inline void rig_model_write(const char *dir)
     buf_put(&head, &n, sizeof n);
     buf_str(&head, buf_view(&f.header));
     rig_write(dir, "model.safetensors", head.p, head.n, f.data.p, f.data.n);
-    buf_printf(&config, "{\"model_type\":\"llama\",\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":%d,\"intermediate_size\":%d,"
+    if (rig_window)
+        buf_printf(&config, "{\"model_type\":\"mistral\",\"architectures\":[\"MistralForCausalLM\"],\"sliding_window\":%d,", rig_window);
+    else
+        buf_z(&config, "{\"model_type\":\"llama\",\"architectures\":[\"LlamaForCausalLM\"],");
+    buf_printf(&config, "\"hidden_size\":%d,\"intermediate_size\":%d,"
                "\"num_hidden_layers\":%d,\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"head_dim\":%d,\"vocab_size\":%d,"
                "\"max_position_embeddings\":%d,\"rms_norm_eps\":1e-6,\"hidden_act\":\"silu\",\"rope_theta\":10000.0,"
                "\"tie_word_embeddings\":false}", RIG_HIDDEN, RIG_FFN, RIG_LAYERS, RIG_HEADS, RIG_HEADS, RIG_HEAD_DIM, RIG_VOCAB, RIG_CONTEXT);
@@ -122,6 +139,7 @@ static inline void rig_engine(struct rig *r, const struct engine_config *with)
     cfg.model = r->model;
     cfg.device = r->device;
     cfg.id_bytes = rig_id_bytes;
+    cfg.check_every = cfg.check_every ? cfg.check_every : 1;
     cfg.rows_max = cfg.rows_max ? cfg.rows_max : 32;
     cfg.state_bytes = cfg.state_bytes ? cfg.state_bytes : 64u << 20;
     if (engine_open(&cfg, &r->engine, &err))
@@ -132,13 +150,13 @@ static inline void rig_open(struct rig *r, const struct engine_config *with)
 {
     struct err err = {0};
     const struct backend *b;
-    struct device_config dev = {.level = getenv("RIG_LEVEL")};
-    struct model_options opt = {.rows_max = with->rows_max ? with->rows_max : 32, .k_format = KV_F16, .v_format = KV_F16};
+    struct device_config dev = {.level = getenv("RIG_LEVEL"), .n_threads = RIG_MICRO ? 1 : 0};
+    struct model_options opt = {.rows_max = with->rows_max ? with->rows_max : 32, .k_format = RIG_MICRO ? KV_F32 : KV_F16, .v_format = RIG_MICRO ? KV_F32 : KV_F16};
     *r = (struct rig){0};
     snprintf(r->dir, sizeof r->dir, "/tmp/rig-XXXXXX");
     assert_non_null(mkdtemp(r->dir));
     rig_model_write(r->dir);
-    if (backends_find("ref", &b, &err) || b->device_open(&dev, &r->device, &err) || model_open(r->dir, r->device, &opt, &r->model, &err))
+    if (backends_find(RIG_BACKEND, &b, &err) || b->device_open(&dev, &r->device, &err) || model_open(r->dir, r->device, &opt, &r->model, &err))
         fail_msg("rig: %s", err.text);
     rig_engine(r, with);
 }
@@ -146,6 +164,10 @@ static inline void rig_open(struct rig *r, const struct engine_config *with)
 static inline void rig_close(struct rig *r)
 {
     char command[128];
+    struct engine_stats stats = {0};
+    if (r->engine)
+        engine_stats(r->engine, &stats);
+    assert_int_equal(stats.check_failures, 0);
     engine_close(r->engine);
     model_close(r->model);
     device_backend(r->device)->device_close(r->device);
