@@ -53,6 +53,7 @@ PEERS = {
 }
 
 N_BATCH = 2048
+KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 8}
 N_UBATCH = 512
 POLL = 50  # llama-bench's default
 GGML_TYPE_F16 = 1
@@ -125,6 +126,7 @@ class Peer:
     """What both share.  Owns the model, and every context until close()."""
 
     name = ""
+    kv_type = GGML_TYPE_F16
 
     def __init__(self, path, threads, repack, verbose):
         self.path, self.threads = path, threads
@@ -218,7 +220,7 @@ class Llama(Peer):
         params = self.api.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, n_batch, N_UBATCH
         params.n_threads = params.n_threads_batch = self.threads
-        params.type_k = params.type_v = GGML_TYPE_F16
+        params.type_k = params.type_v = self.kv_type
         params.flash_attn_type = -1  # LLAMA_FLASH_ATTN_TYPE_AUTO
         params.swa_full = False
         ctx = self.api.llama_init_from_model(self.model, params)
@@ -271,7 +273,7 @@ class Ik(Peer):
         params = self.api.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, n_batch, N_UBATCH
         params.n_threads = params.n_threads_batch = self.threads
-        params.type_k = params.type_v = GGML_TYPE_F16
+        params.type_k = params.type_v = self.kv_type
         params.flash_attn = True
         ctx = self.api.llama_init_from_model(self.model, params)
         if not ctx:
@@ -376,6 +378,7 @@ def score(args):
 
     tokens = np.load(args.ids) if args.ids.suffix == ".npy" else np.array(args.ids.read_text().split(), dtype=np.int64)
     peer = open_peer(args)
+    peer.kv_type = KV_TYPES[args.kv]
     if tokens.ndim != 1 or not len(tokens) or tokens.min() < 0 or tokens.max() >= peer.n_vocab:
         raise SystemExit(f"{args.ids}: not a list of ids below {peer.n_vocab}")
     shape = (len(tokens), peer.n_vocab)
@@ -439,6 +442,7 @@ def main():
     commands.add_parser("serve", parents=[bench], help="one repetition per line of stdin")
 
     p = commands.add_parser("score", parents=[bench], help="logits of every position")
+    p.add_argument("--kv", choices=KV_TYPES, default="f16", help="type of the KV cache; quantised ones are rotated where llama.cpp does so")
     p.add_argument("ids", type=Path, help="token ids: text, separated by white space, or a .npy")
     p.add_argument("out", type=Path, help="float32 .npy [ids, vocabulary]")
     p.add_argument("--ctx", type=int, default=512, help="ids per window")

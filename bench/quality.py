@@ -59,11 +59,11 @@ def ours(tool, model, ids, folder, backend, kv):
     return np.memmap(out, dtype="<f4", mode="r").reshape(len(ids), -1)
 
 
-def peer(venv, model, ids, folder):
-    source, out = os.path.join(folder, "peer_ids.txt"), os.path.join(folder, "peer.npy")
+def peer(venv, model, ids, folder, kv="f16", out=None):
+    source, out = os.path.join(folder, "peer_ids.txt"), out or os.path.join(folder, "peer.npy")
     with open(source, "w") as f:
         f.write(" ".join(map(str, ids)))
-    command = [os.path.join(venv, "bin", "python"), os.path.join(HERE, "peers.py"), "score", model, source, out, "--ctx", str(len(ids))]
+    command = [os.path.join(venv, "bin", "python"), os.path.join(HERE, "peers.py"), "score", model, source, out, "--ctx", str(len(ids)), "--kv", kv]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return np.load(out, mmap_mode="r")
 
@@ -93,4 +93,5 @@ def main():
         print(json.dumps(row), flush=True)
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

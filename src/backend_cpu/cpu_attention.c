@@ -28,7 +28,7 @@ static float *row_of(const struct tensor *t, uint32_t row)
 /* one worker's working set */
 struct work {
     float *q;            /* [TILE][d_k] */
-    struct cpu_act *qa;  /* [TILE][d_k / 32] */
+    struct cpu_query *qa;  /* [TILE][d_k / 32] */
     float *s;            /* [TILE][KV_BLOCK] */
     float *o, *o_block;  /* [TILE][d_v] */
     float (*state)[2];   /* [TILE] max, sum */
@@ -45,7 +45,7 @@ static size_t lay(size_t *at, size_t bytes)
 static size_t work_lay(unsigned char *base, uint32_t d_k, uint32_t d_v, struct work *w)
 {
     size_t at = 0;
-    size_t q = lay(&at, (size_t)TILE * d_k * sizeof(float)), qa = lay(&at, (size_t)TILE * ((d_k + 31) / 32) * sizeof(struct cpu_act));
+    size_t q = lay(&at, (size_t)TILE * d_k * sizeof(float)), qa = lay(&at, (size_t)TILE * ((d_k + 31) / 32) * sizeof(struct cpu_query));
     size_t s = lay(&at, (size_t)TILE * KV_BLOCK * sizeof(float)), o = lay(&at, (size_t)TILE * d_v * sizeof(float));
     size_t o_block = lay(&at, (size_t)TILE * d_v * sizeof(float)), state = lay(&at, TILE * 2 * sizeof(float));
     size_t codes = lay(&at, (size_t)KV_PAGE * (d_k > d_v ? d_k : d_v));
@@ -209,6 +209,29 @@ static void block_pages(const struct task *t, uint32_t block, uint32_t *first, u
     *end = (block + 1) * BLOCK_PAGES < last ? (block + 1) * BLOCK_PAGES : last;
 }
 
+/* K's codes meet integers of 16 bits, which cost no more than 8 (products are summed as pairs of 16): queries add no error to speak of. */
+static void quantise_query(const float *x, uint32_t d, struct cpu_query *out)
+{
+    for (uint32_t b = 0; b < d / 32; b++, x += 32) {
+        float most = 0;
+        int32_t sum = 0;
+        bool finite = true;
+        for (int i = 0; i < 32; i++)
+            most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+        float by = most < 1e-30f ? 0 : 32767.0f / most;
+        for (int i = 0; i < 32; i++) {
+            float v = x[i] * by;
+            finite &= v == v;
+            v = v > -32767 ? v : -32767; /* NaN too */
+            v = v < 32767 ? v : 32767;
+            out[b].q[i] = (int16_t)((v + 0x1.8p23f) - 0x1.8p23f);
+            sum += out[b].q[i];
+        }
+        out[b].s = !finite ? NAN : most < 1e-30f ? 0 : most / 32767.0f; /* what is not finite shows */
+        out[b].ss = out[b].s * (float)sum;
+    }
+}
+
 static void load_queries(const struct run *run, const struct task *t)
 {
     uint32_t d = run->op->layer->d_k;
@@ -220,7 +243,7 @@ static void load_queries(const struct run *run, const struct task *t)
             memcpy(turned, q, d * sizeof *q);
             kv_turn(run->k_shape.turn, turned, d);
             if (run->k_shape.code != KV_CODE_FLOAT)
-                run->k->quantize(turned, d, run->w.qa + m * (d / 32));
+                quantise_query(turned, d, run->w.qa + m * (d / 32));
         }
 }
 

@@ -66,12 +66,18 @@ typedef void (*cpu_softcap_fn)(float *x, uint32_t n, float scale, float cap); /*
 typedef void (*cpu_half_fn)(const float *x, uint16_t *y, uint32_t n);         /* f32 -> f16 or bf16, to nearest even */
 
 /* Attention works on one page (KV_PAGE positions) and `m` query vectors at a time; scores of a block lie in s[m][KV_BLOCK]. */
+/* 32 elements of a query for planes of codes: x ~ s q */
+struct cpu_query {
+    int16_t q[32];              /* -32767 .. 32767 */
+    float s;                    /* max|x| / 32767, or 0 */
+    float ss;                   /* s * (float)(sum of q) */
+};
 struct cpu_score {
     const void *k;              /* K plane of the page */
     const void *next;           /* a plane to prefetch meanwhile; may be k itself */
     uint32_t d, m;
     const float *q;             /* [m][d] */
-    const struct cpu_act *qa;   /* [m][d / 32], for planes of codes */
+    const struct cpu_query *qa; /* [m][d / 32], for planes of codes */
     const uint16_t *scales, *minima; /* f16 [d / 32 / per][KV_PAGE], for planes of codes; minima: affine ones */
     uint32_t per;               /* 32-element blocks per scale */
     float *s;                   /* [m][KV_BLOCK], at the page's first position */

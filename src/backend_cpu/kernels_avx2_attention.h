@@ -62,7 +62,7 @@ INLINE __m256 half_8(const uint16_t *p)
 }
 
 /* 16 positions: s = fma(P, D s_q, s), then with minima s = fma(M, ss_q, s) */
-INLINE void code_finish(__m256i low, __m256i high, const uint16_t *scales, const uint16_t *minima, const struct cpu_act *q, float *s)
+INLINE void code_finish(__m256i low, __m256i high, const uint16_t *scales, const uint16_t *minima, const struct cpu_query *q, float *s)
 {
     __m256 p0 = _mm256_cvtepi32_ps(_mm256_permute2x128_si256(low, high, 0x20));
     __m256 p1 = _mm256_cvtepi32_ps(_mm256_permute2x128_si256(low, high, 0x31));
@@ -77,21 +77,13 @@ INLINE void code_finish(__m256i low, __m256i high, const uint16_t *scales, const
     _mm256_storeu_ps(s + 8, s1);
 }
 
-/* 16 pairs of one query's 32 int8 */
-INLINE void q8_pairs(const struct cpu_act *q, int32_t pairs[16])
-{
-    const __m128i *p = (const __m128i *)(const void *)q->q;
-    _mm256_storeu_si256((__m256i *)(void *)pairs, _mm256_cvtepi8_epi16(_mm_loadu_si128(p)));
-    _mm256_storeu_si256((__m256i *)(void *)(pairs + 8), _mm256_cvtepi8_epi16(_mm_loadu_si128(p + 1)));
-}
-
 /* one block of 32 elements for two queries (the second may be the first again) */
-INLINE void code_block(const int8_t *k, const char *next, const uint16_t *scales, const uint16_t *minima, const struct cpu_act *qa,
-                       const struct cpu_act *qb, float *sa, float *sb)
+INLINE void code_block(const int8_t *k, const char *next, const uint16_t *scales, const uint16_t *minima, const struct cpu_query *qa,
+                       const struct cpu_query *qb, float *sa, float *sb)
 {
-    int32_t pa[16], pb[16];
-    q8_pairs(qa, pa);
-    q8_pairs(qb, pb);
+    int32_t pa[16], pb[16]; /* pairs of elements */
+    __builtin_memcpy(pa, qa->q, sizeof pa);
+    __builtin_memcpy(pb, qb->q, sizeof pb);
     __m256i zero = _mm256_setzero_si256();
     __m256i a0 = zero, a1 = zero, a2 = zero, a3 = zero, b0 = zero, b1 = zero, b2 = zero, b3 = zero;
     for (int i = 0; i < 16; i++) {
@@ -120,7 +112,7 @@ INLINE void score_codes(const struct cpu_score *job, bool affine)
     for (uint32_t g = 0; g < blocks; g++)
         for (uint32_t m = 0; m < job->m; m += 2) {
             bool two = m + 1 < job->m;
-            const struct cpu_act *q = job->qa + (size_t)m * blocks + g;
+            const struct cpu_query *q = job->qa + (size_t)m * blocks + g;
             float *s = job->s + (size_t)m * KV_BLOCK;
             size_t at = (size_t)g * 32 * KV_PAGE, scale = (size_t)(g / job->per) * KV_PAGE;
             code_block(k + at, (const char *)job->next + at, job->scales + scale, affine ? job->minima + scale : NULL, q,

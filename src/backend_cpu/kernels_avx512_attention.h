@@ -31,7 +31,7 @@ INLINE __m512 half_16(const uint16_t *p)
 }
 
 /* Sums in pair_32's order to positions; s = fma((float)P, D s_q, s), then with minima s = fma(M, ss_q, s). */
-INLINE void code_finish(__m512i low, __m512i high, const uint16_t *scales, const uint16_t *minima, const struct cpu_act *q, float *s)
+INLINE void code_finish(__m512i low, __m512i high, const uint16_t *scales, const uint16_t *minima, const struct cpu_query *q, float *s)
 {
     const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     const __m512i second = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
@@ -48,19 +48,14 @@ INLINE void code_finish(__m512i low, __m512i high, const uint16_t *scales, const
     _mm512_storeu_ps(s + 16, s1);
 }
 
-/* 16 pairs of one query's 32 int8 */
-INLINE void q8_pairs(const struct cpu_act *q, int32_t pairs[16])
-{
-    _mm512_storeu_si512(pairs, _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)q->q)));
-}
-
 /* One block of 32 elements, four queries (repeat one to fill up), sums of query i only stored where s[i] is set. */
 #define CODE_SCORE(DOT)                                                                                                         \
     INLINE void code_block(const int8_t *k, const char *next, const uint16_t *scales, const uint16_t *minima,                   \
-                           const struct cpu_act *const q[4], float *const s[4])                                                 \
+                           const struct cpu_query *const q[4], float *const s[4])                                               \
     {                                                                                                                           \
         int32_t a[16], b[16], c[16], d[16];                                                                                     \
-        q8_pairs(q[0], a), q8_pairs(q[1], b), q8_pairs(q[2], c), q8_pairs(q[3], d);                                             \
+        __builtin_memcpy(a, q[0]->q, sizeof a), __builtin_memcpy(b, q[1]->q, sizeof b);                                         \
+        __builtin_memcpy(c, q[2]->q, sizeof c), __builtin_memcpy(d, q[3]->q, sizeof d);                                         \
         __m512i a0 = _mm512_setzero_si512(), a1 = a0, b0 = a0, b1 = a0, c0 = a0, c1 = a0, d0 = a0, d1 = a0;                     \
         for (int i = 0; i < 16; i++) {                                                                                          \
             __m512i low, high, x;                                                                                               \
@@ -89,7 +84,7 @@ INLINE void q8_pairs(const struct cpu_act *q, int32_t pairs[16])
         }                                                                                                                       \
         for (uint32_t g = 0; g < groups; g++)                                                                                   \
             for (uint32_t m = 0; m < job->m; m += 4) {                                                                          \
-                const struct cpu_act *q[4];                                                                                     \
+                const struct cpu_query *q[4];                                                                                   \
                 float *s[4];                                                                                                    \
                 for (uint32_t i = 0; i < 4; i++) {                                                                              \
                     uint32_t at = m + i < job->m ? m + i : m;                                                                   \

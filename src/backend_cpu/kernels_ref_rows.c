@@ -167,7 +167,7 @@ static inline void score_codes(const struct cpu_score *job, bool affine)
         for (uint32_t j = 0; j < KV_PAGE; j++) {
             float s = 0;
             for (uint32_t b = 0; b < blocks; b++) {
-                const struct cpu_act *q = job->qa + (size_t)m * blocks + b;
+                const struct cpu_query *q = job->qa + (size_t)m * blocks + b;
                 size_t at = (size_t)(b / job->per) * KV_PAGE + j;
                 int32_t p = 0;
                 for (uint32_t e = 0; e < 32; e++)

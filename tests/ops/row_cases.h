@@ -289,7 +289,7 @@ static inline void case_store(struct bench *b, struct outcome *out, const struct
         keep(out, PART_BYTES, p.table[0], p.page_bytes * p.page_count);
 }
 
-/* The CPU backend takes queries of code formats to int8 per 32, turned first (docs/arithmetic.md): the reference gets what that stands
+/* The CPU backend takes queries of code formats to 16-bit integers per 32, turned first (docs/arithmetic.md): the reference gets what that stands
  * for, so what is left to compare is sums of floats. */
 static inline void case_quantise(struct tensor *q, enum kv_format f, uint32_t d)
 {
@@ -303,7 +303,7 @@ static inline void case_quantise(struct tensor *q, enum kv_format f, uint32_t d)
                 for (uint32_t e = b; e < b + 32; e++)
                     most = fabsf(x[e]) > most ? fabsf(x[e]) : most;
                 for (uint32_t e = b; e < b + 32; e++)
-                    x[e] = most < 1e-30f ? 0 : nearbyintf(x[e] * (127 / most)) * (most / 127);
+                    x[e] = most < 1e-30f ? 0 : nearbyintf(x[e] * (32767 / most)) * (most / 32767);
             }
             kv_turn_back(s.turn, x, d);
         }
