@@ -164,9 +164,15 @@ static void row_keep(const struct value_head *h, uint32_t pos, const float *k, c
         memcpy(part + h->b.at.deltas + ((size_t)h->index * s->anchor + t) * s->d_v, u, s->d_v * sizeof *u);
         part[h->b.at.gates + (size_t)h->index * s->anchor + t] = (float)l;
     }
-    part = t + 1 == s->anchor ? part_of(&h->b, pos / s->anchor + 1) : NULL;
-    for (uint32_t i = 0; part && i < n; i++)
-        part[h->b.at.state + (size_t)h->index * n + i] = (float)h->state[i];
+    if (t + 1 < s->anchor)
+        return;
+    part = part_of(&h->b, pos / s->anchor + 1);
+    for (uint32_t i = 0; i < n; i++) {
+        float kept = (float)h->state[i];
+        h->state[i] = (double)kept; /* as the next span would read it */
+        if (part)
+            part[h->b.at.state + (size_t)h->index * n + i] = kept;
+    }
 }
 
 static void value_row(const struct value_head *h, uint32_t r)
@@ -176,7 +182,7 @@ static void value_row(const struct value_head *h, uint32_t r)
     const double *z = h->z + (size_t)r * s->channels, *v = z + 2 * s->d_k + (size_t)h->index * s->d_v;
     double q_by = norm_of(z, s->d_k, h->op->eps) / sqrt(s->d_k), k_by = norm_of(z + s->d_k, s->d_k, h->op->eps);
     double x = (double)ref_row(&h->op->a, row)[h->value] + (double)h->op->dt_bias[h->value];
-    double l = (double)h->op->rate[h->value] * (x > 30 ? x : log1p(exp(x)));
+    double l = (double)(float)((double)h->op->rate[h->value] * (x > 30 ? x : log1p(exp(x)))); /* as it is kept */
     double beta = 1 / (1 + exp(-(double)ref_row(&h->op->b, row)[h->value]));
     float k[STATE_DIM_MAX], u[STATE_DIM_MAX], *y = ref_row(&h->op->y, row) + (size_t)h->value * s->d_v;
     for (uint32_t e = 0; e < s->d_k; e++)
