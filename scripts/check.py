@@ -99,7 +99,7 @@ def golden_steps(run, folder, converted):
         run.step("goldens, KL of 8-bit weights", [program("kl_run"), "5e-4", converted + "_q8"])
 
 
-MATRIX_MODELS = ("llama", "gemma3", "qwen3", "phi3_long", "granite", "mistral")
+MATRIX_MODELS = ("llama", "gemma3", "qwen3", "phi3_long", "granite", "mistral", "lfm2", "qwen3_5")
 
 
 def matrix_steps(run, golden, models, long):
@@ -111,7 +111,7 @@ def matrix_steps(run, golden, models, long):
     run.step("law matrix", [program("law_matrix"), "triples" if long else "pairs", "--table", table, *few])
     if "smollm2" in models:
         run.step("law matrix, a real model", [program("law_matrix"), "triples" if long else "pairs", "--cpu", models["smollm2"]])
-    for name in ("llama", "gemma3") if long else ():
+    for name in ("llama", "gemma3", "qwen3_5") if long else ():
         run.step(f"law matrix, whole, {name}", [program("law_matrix"), "full", os.path.join(golden, name)])
 
 

@@ -252,12 +252,9 @@ static enum verdict find_plain(struct matrix *m, const struct cell *cell)
     enum verdict v = machine_for(m, cell, machine, false);
     if (v != CELL_GOOD)
         return v;
-    for (struct cell one = *cell; one.word[AXIS_SAMPLING] = s, s < sampling_count; s++) { /* all that are missing, while it is open */
-        if (!m->plain_there[s])
-            run_request(m, &one, true, &m->plain[s]);
-        m->plain_there[s] = true;
-    }
-    return m->plain[cell->word[AXIS_SAMPLING]].choice[0].count == TOKENS ? CELL_GOOD : CELL_WRONG;
+    run_request(m, cell, true, &m->plain[s]);
+    m->plain_there[s] = true;
+    return m->plain[s].choice[0].count == TOKENS ? CELL_GOOD : CELL_WRONG;
 }
 
 enum verdict matrix_run(struct matrix *m, const struct cell *cell)
