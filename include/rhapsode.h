@@ -57,6 +57,8 @@ struct rh_model_options {
     bool kv_force;            /* open formats that kvcheck measured as useless for this model */
     const char *chat_template;/* overrides the model's own; NULL */
     uint32_t rows_max;        /* rows of a step; 0 = 512 */
+    uint32_t step_ms;         /* what a step with running answers may take while a prompt is read; 0 = twice what they alone take */
+    const char *draft;        /* a smaller model with the same tokens, that guesses ahead; NULL */
     bool inspect_only;        /* info without loading weights */
     void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_ctx;
@@ -119,13 +121,15 @@ struct rh_request_options {
     bool logprobs; uint32_t top_logprobs; /* top 0..128; asking for tops implies logprobs */
     const struct rh_text *stop; size_t stop_count;   /* stop strings, at most 16 */
     const uint32_t *stop_ids; size_t stop_id_count;
+    const uint32_t *allowed_ids; size_t allowed_id_count; /* the only ids that may be chosen, end ids included; none = all */
     const char *propose;            /* who may guess tokens ahead, whatever the text it changes nothing: "none", "auto", or some of
-                                       echo,lookup; NULL = "auto" (echo) */
+                                       echo,lookup,draft; NULL = "auto" (echo, and the draft model if there is one) */
     uint32_t propose_depth;         /* most tokens of a guess, taken whatever it costs, at most 31; 0 = as many as pay */
-    const char *session;            /* affinity: its last entry in the cache is kept rather than others; NULL */
+    const char *session;            /* who asks: sessions share the reading of prompts evenly; its last entry in the cache is kept rather than others; NULL = one of its own */
     const char *tenant;             /* salt of the cache: prefixes are shared under the same one only; at most 256 bytes; NULL = "" */
     const uint32_t *boundaries; size_t boundary_count; /* of `ids`: ascending positions where the text may go on otherwise (turn ends);
                                                         * a chat's come from its template */
+    int priority;                   /* the higher one is admitted first */
     const char *kv;                 /* refused unless equal to the model's */
 };
 /* Copies what it needs.  Preparation (template, tokenizing) happens on worker threads: its errors arrive as an event. */

@@ -14,6 +14,7 @@ BELOW = {
     "base": set(),
     "format": set(),
     "text": {"format"},
+    "grammar": set(),
     "tensor": {"format"},
     "hub": set(),
     "chat": set(),
@@ -23,8 +24,8 @@ BELOW = {
     "backend_trace": {"tensor", "format"},
     "models": {"kv", "tensor", "format"},
     "plan": {"models", "kv", "tensor", "format"},
-    "engine": {"plan", "models", "kv", "tensor", "format", "backend_ref", "backend_cpu"},
-    "front": {"engine", "plan", "models", "kv", "tensor", "format", "text", "chat", "hub", "backend_cpu"},
+    "engine": {"plan", "models", "kv", "tensor", "format", "grammar", "backend_ref", "backend_cpu"},
+    "front": {"engine", "plan", "models", "kv", "tensor", "format", "text", "grammar", "chat", "hub", "backend_cpu"},
     "cli": set(),
 }
 # engine reaches backends in its one list only; front reaches the CPU backend's limit probes only

@@ -329,6 +329,10 @@ static void embed_run(struct device *d, uint32_t me, uint32_t count, const void 
     cpu_split(op->y.rows, 1, me, count, &from, &to);
     for (uint32_t r = from; r < to; r++) {
         float *y = (float *)op->y.data + (size_t)r * op->y.stride;
+        if (op->ids[r] == UINT32_MAX) { /* a choice that found nothing; the row is never kept */
+            memset(y, 0, op->y.cols * sizeof *y);
+            continue;
+        }
         if (op->ids[r] >= op->w->head.rows) {
             cpu_fail(d, ERR_INTERNAL, "cpu: embed: a row id is past the weight's rows");
             return;

@@ -40,6 +40,10 @@ int ref_run_embed(struct device *d, const void *p)
     (void)d;
     const struct op_embed *op = p;
     for (uint32_t r = 0; r < op->y.rows; r++) {
+        if (op->ids[r] == UINT32_MAX) { /* a choice that found nothing; the row is never kept */
+            memset(ref_row(&op->y, r), 0, op->y.cols * sizeof(float));
+            continue;
+        }
         if (op->ids[r] >= op->w->head.rows)
             return ERR_INTERNAL;
         const float *w = op->w->values + (size_t)op->ids[r] * op->y.cols;

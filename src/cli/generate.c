@@ -300,13 +300,17 @@ int cli_generate(struct options *o)
     struct session s = {0};
     struct session_chat chat = {0};
     struct rh_text *stop = NULL;
-    uint32_t *stop_ids = NULL;
+    uint32_t *stop_ids = NULL, *allowed = NULL;
+    struct err err = {0};
     struct rh_request_options r = {.max_tokens = o->max_tokens, .ignore_eos = o->ignore_eos, .seed_given = o->given[OPT_SEED],
                                    .seed = o->seed, .n = o->choices, .logprobs = o->logprobs || o->given[OPT_TOP_LOGPROBS],
                                    .top_logprobs = o->top_logprobs, .propose = o->propose, .propose_depth = o->propose_depth};
     int rc = read_input(&r, &chat, o);
     if (rc == 0)
         rc = session_stops("generate", o, &r, &stop, &stop_ids);
+    if (rc == 0 && o->allow_ids && options_ids(o->allow_ids, &allowed, &r.allowed_id_count, &err))
+        rc = session_usage("generate", "--allow-ids: %s", err.text);
+    r.allowed_ids = allowed;
     if (rc == 0)
         rc = session_open(&s, "generate", o, false);
     if (rc == 0)
@@ -316,5 +320,6 @@ int cli_generate(struct options *o)
     mem_free((void *)(uintptr_t)r.ids);
     mem_free(stop);
     mem_free(stop_ids);
+    mem_free(allowed);
     return rc;
 }

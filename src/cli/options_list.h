@@ -26,6 +26,9 @@
     X(KV_CONFIG, STR, kv_config, "kv-config", 0, "", G_MODEL, 0, 0, "FILE", "formats of single layers (JSON list); docs/kv.md")           \
     X(KV_FORCE, FLAG, kv_force, "kv-force", 0, "", G_MODEL, 0, 0, "", "use a format although kvcheck found it useless for the model")     \
     X(ROWS, U32, rows, "rows", 0, "ubatch", G_MODEL, 1, 65536, "N", "most rows of one step; default 512")                                 \
+    X(STEP_MS, U32, step_ms, "step-ms", 0, "", G_MODEL, 1, 60000, "MS",                                                                   \
+      "what a step with running answers may take while a prompt is read; default: twice what they take")                                  \
+    X(DRAFT, STR, draft, "draft", 0, "", G_MODEL, 0, 0, "MODEL", "a smaller model with the same tokens, that guesses ahead")               \
     X(CHAT_TEMPLATE, STR, chat_template, "chat-template", 0, "", G_MODEL, 0, 0, "FILE", "chat template instead of the model's own")       \
     /* input of generate */                                                                                                               \
     X(PROMPT, STR, prompt, "prompt", 'p', "", G_INPUT, 0, 0, "TEXT", "raw text to continue")                                              \
@@ -36,8 +39,9 @@
       "most tokens to generate; -1: as far as it goes")                                                                                   \
     X(SEED, U64, seed, "seed", 's', "", G_REQUEST, 0, 18446744073709551615.0, "N", "seed of the sampling noise; default: drawn")          \
     X(CHOICES, U32, choices, "choices", 0, "", G_REQUEST, 1, 128, "N", "answers to one prompt")                                           \
+    X(ALLOW_IDS, STR, allow_ids, "allow-ids", 0, "", G_INPUT, 0, 0, "1,2,3", "the only token ids that may be chosen")                       \
     X(PROPOSE, STR, propose, "propose", 0, "", G_REQUEST, 0, 0, "WHO",                                                                     \
-      "who guesses tokens ahead: none, auto (default), or some of echo,lookup; changes no text")                                          \
+      "who guesses tokens ahead: none, auto (default), or some of echo,lookup,draft; changes no text")                                          \
     X(PROPOSE_DEPTH, U32, propose_depth, "propose-depth", 0, "", G_REQUEST, 0, 31, "N",                                                   \
       "most tokens of a guess, whatever it costs; 0: as many as pay")                                                                     \
     X(IGNORE_EOS, FLAG, ignore_eos, "ignore-eos", 0, "", G_REQUEST, 0, 0, "", "the end-of-text token is an ordinary token")               \

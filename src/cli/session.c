@@ -70,7 +70,8 @@ int session_open(struct session *s, const char *verb, const struct options *o, b
     struct rh_host_options host = {.backend = o->backend, .cpu_isa = o->cpu_isa, .threads = o->threads, .no_pin = o->no_pin,
                                    .state_bytes = o->state, .store_dir = o->store_dir};
     struct rh_model_options model = {.context = o->context, .kv = o->kv, .kv_config = {s->kv_config.p, s->kv_config.n},
-                                     .kv_force = o->kv_force, .rows_max = o->rows, .inspect_only = inspect_only,
+                                     .kv_force = o->kv_force, .rows_max = o->rows, .draft = o->draft, .step_ms = o->step_ms,
+                                     .inspect_only = inspect_only,
                                      .chat_template = o->chat_template ? s->template_text.p : NULL};
     if (rh_host_open(&host, &s->host, &rerr) || rh_model_open(s->host, o->args[0], &model, &s->model, &rerr))
         return session_fail(verb, &rerr);

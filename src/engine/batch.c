@@ -70,7 +70,7 @@ static int add_span(struct engine *e, struct step *step, uint32_t i, uint32_t *l
     struct seq *s = it->seq;
     struct span *span = &step->spans[i];
     *span = (struct span){.seq = s->kv, .position = it->position, .row_count = it->rows, .ids = s->tokens + it->position,
-                          .out_first = it->out_first, .sample = step->rows + step->out_count};
+                          .out_first = it->out_first, .sample = step->rows + step->out_count, .slot = it->slot};
     it->result_first = step->out_count;
     for (uint32_t row = it->out_first; row < it->rows; row++) {
         struct sample_row *to = &step->rows[step->out_count++];
@@ -80,6 +80,10 @@ static int add_span(struct engine *e, struct step *step, uint32_t i, uint32_t *l
             sample_row(to, s, it->position + row);
         if (row > it->out_first && it->round.count)
             patch_row(step, to, s, it->position + row);
+    }
+    if (it->samples) {
+        constrain_rows(s, it, step->rows + it->result_first);
+        s->flying = &step->results[it->result_first];
     }
     if (!it->logits)
         return 0;

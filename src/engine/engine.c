@@ -45,18 +45,36 @@ static void publish_stats(struct engine *e)
     pthread_mutex_unlock(&e->mutex);
 }
 
-/* Commit the oldest step in flight. */
-static void commit(struct engine *e)
+static struct step *oldest_step(struct engine *e)
 {
     struct step *s = &e->steps[e->step_first];
-    struct err err = {0};
-    int rc = model_wait(e->model, s->event, &err);
     e->step_first = (e->step_first + 1) % e->cfg.steps_in_flight;
     e->step_pending--;
     e->step_total++;
+    return s;
+}
+
+/* A device says that something failed, not in which step: those enqueued behind may be what failed, or have read what it left. */
+static void fail_all_in_flight(struct engine *e, struct step *s, const struct err *err)
+{
+    for (;; s = oldest_step(e)) {
+        log_put(LOG_WARN, "engine: a step of %u sequences failed: %s", s->item_count, err->text);
+        resolve_failed(e, s, err);
+        if (!e->step_pending)
+            return;
+        model_wait(e->model, e->steps[e->step_first].event, NULL);
+    }
+}
+
+/* Commit the oldest step in flight. */
+static void commit(struct engine *e)
+{
+    struct step *s = oldest_step(e);
+    struct err err = {0};
+    int rc = model_wait(e->model, s->event, &err);
     if (rc) {
-        log_put(LOG_WARN, "engine: a step of %u sequences failed: %s", s->item_count, err.text);
-        resolve_failed(e, s, &err);
+        err_set(&err, rc, "%s", err_text(rc));
+        fail_all_in_flight(e, s, &err);
         return;
     }
     sched_learn(e, s, thread_now_ns());
@@ -194,14 +212,16 @@ static int open_state(struct engine *e, struct err *err)
     if (e->positions_max < 2)
         return err_set(err, ERR_LIMIT, "state budget of %llu bytes: one sequence of %u positions takes %llu",
                        (unsigned long long)kv.budget_bytes, 2 * KV_PAGE, (unsigned long long)kv_plan_bytes(&kv, 2 * KV_PAGE));
-    return kv_open(&kv, &e->kv, err);
+    int rc = kv_open(&kv, &e->kv, err);
+    return rc ? rc : draft_open_pool(e, err);
 }
 
 int engine_open(const struct engine_config *cfg, struct engine **out, struct err *err)
 {
     *out = NULL;
-    if (cfg->steps_in_flight > MODEL_STEPS_IN_FLIGHT)
-        return err_set(err, ERR_UNSUPPORTED, "%u steps in flight: models run at most %d", cfg->steps_in_flight, MODEL_STEPS_IN_FLIGHT);
+    if (cfg->steps_in_flight > model_steps_in_flight(cfg->model))
+        return err_set(err, ERR_UNSUPPORTED, "%u steps in flight: the model was opened for %u", cfg->steps_in_flight,
+                       model_steps_in_flight(cfg->model));
     struct engine *e = mem_try_zero(1, sizeof *e);
     if (!e)
         return err_nomem(err, "engine", sizeof *e);
@@ -243,6 +263,7 @@ void engine_close(struct engine *e)
     engine_wake(e);
     if (e->started)
         pthread_join(e->thread, NULL);
+    draft_close_pool(e);
     kv_close(e->kv);
     batch_close(e);
     mem_free(e->running);

@@ -24,12 +24,13 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "engine/gate.h"
+#include "grammar/constraint.h"
 #include "kv/kv.h"
 #include "kv/prefix.h"
 #include "models/model.h"
 
 enum { ENGINE_STOP_MAX = 16, ENGINE_CHOICES_MAX = 128, ENGINE_TENANT_MAX = 256, ENGINE_DEPTH_MAX = 31 };
-enum { ENGINE_PROPOSE_ECHO = 1, ENGINE_PROPOSE_LOOKUP = 2, ENGINE_PROPOSE_ALL = 3 };
+enum { ENGINE_PROPOSE_ECHO = 1, ENGINE_PROPOSE_LOOKUP = 2, ENGINE_PROPOSE_DRAFT = 4, ENGINE_PROPOSE_ALL = 7 };
 
 struct engine;
 struct engine_request;
@@ -40,13 +41,16 @@ struct engine_config {
     struct engine_gate *gate;     /* of the device, when several engines share it; NULL */
     uint64_t state_bytes;         /* budget of sequence state */
     uint32_t rows_max;            /* rows of a step, as the model was opened with */
-    uint32_t steps_in_flight;     /* 0 = 1; more than MODEL_STEPS_IN_FLIGHT is refused */
+    uint32_t steps_in_flight;     /* 0 = 1; as many as the model was opened for */
+    uint32_t step_ms;             /* what a step with decoding sequences may take, prefill rows filling it; 0: twice what decoding alone takes */
     uint32_t running_max;         /* sequences with state at a time; 0 = 64, at most rows_max */
     uint32_t waiting_max;         /* beyond it submit answers ERR_BUSY; 0 = 4096 */
     bool retain_none;             /* keep no state of ended sequences; running ones share theirs all the same */
     uint32_t mark_every;          /* see kv_config */
     uint32_t preempt_at;          /* tests: every sequence is pre-empted once, when it has so many tokens; 0 = only when pages run out */
     uint32_t check_every;         /* tests: kv_check after every so many turns, failures counted in stats.check_failures; 0 = never */
+    struct model *draft;          /* a smaller model of the same vocabulary that guesses, on the same device; borrowed; NULL */
+    uint64_t draft_state_bytes;   /* budget of its state */
     /* The bytes of an id in the text, for stop strings; called on the engine thread. */
     int (*id_bytes)(void *ctx, uint32_t id, struct buf *out);
     void *id_bytes_ctx;
@@ -97,11 +101,15 @@ struct engine_request_config { /* copied */
     uint32_t top;                 /* per token, 0..SAMPLE_TOP_MAX */
     uint32_t propose;             /* ENGINE_PROPOSE_X: who may guess tokens ahead */
     uint32_t propose_depth;       /* most ids of a guess, taken whatever they cost; 0: as many as pay */
+    const uint32_t *allowed_ids;  /* the only ids that may be chosen; end ids count like any other; none = all */
+    uint32_t allowed_count;
+    const struct constraint_source *constraint; /* what may come next, one for each choice; its ctx lives until submit returns; NULL */
     uint32_t chunk_max;           /* rows of one span at most; 0 = rows_max */
+    int32_t priority;             /* the higher one is admitted first; same priorities in order of arrival */
     bool no_reuse;                /* compute every row, even of a known prefix */
     uint32_t ring;                /* events; 0 = 256 */
     struct str tenant;            /* salt: prefixes are shared under the same one only; at most ENGINE_TENANT_MAX bytes */
-    struct str session;           /* its last entry is kept rather than others; empty = none */
+    struct str session;           /* who asks: sessions share prefill evenly; its last entry is kept rather than others; empty = its own */
     struct hash128 media;         /* of what the prompt's ids stand for beside text; zero = nothing */
     const struct engine_score *score; /* its row and ctx must live until the last event; NULL = generate */
 };

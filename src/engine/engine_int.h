@@ -3,53 +3,22 @@
  * Files: engine.c (open, thread, loop), request.c (request, ring of events), sched.c (plan: admission, rows, pages, pre-emption),
  *        batch.c (run: a step's spans), resolve.c (commit: tokens, ends), cache.c (known prefixes),
  *        sampler.c (history counts), stop.c (stop strings), walk.c (which rows of a round count), propose.c (which proposal, how deep),
- *        proposer.c echo.c lookup.c (who guesses).
+ *        proposer.c echo.c lookup.c draft.c (who guesses),
+ *        constrain.c (what may come next).
  * Thread: everything here belongs to the engine thread, except what is marked otherwise. */
 #ifndef RH_ENGINE_INT_H
 #define RH_ENGINE_INT_H
 
 #include "base/thread.h"
 #include "engine/engine.h"
+#include "engine/history.h"
 #include "engine/proposer.h"
 #include "engine/walk.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { STEPS_MAX = 2, STEP_LOGIT_ROWS = 16, COST_ROWS_MAX = 96 };
-
-/* ---- stop.c: stop strings over a stream of bytes ---- */
-
-struct stop_set { /* request lifetime, immutable */
-    struct str items[ENGINE_STOP_MAX];
-    uint32_t count;
-    size_t longest;
-};
-/* sequence lifetime; owns tail */
-struct stop_match {
-    struct buf tail; /* the last longest - 1 bytes */
-};
-/* Takes the next bytes.  *which = the string that ends first (the longest of those), or -1. */
-int stop_feed(struct stop_match *m, const struct stop_set *set, struct str bytes, int *which);
-
-/* ---- sampler.c: what sample_rows needs to know of a sequence's history ---- */
-
-/* sequence lifetime; owns seen */
-struct sampler {
-    struct sample_params params;
-    uint32_t window; /* tokens the penalties look back; 0 = all */
-    uint32_t min_tokens;
-    bool counts;     /* penalties are on: seen is kept */
-    struct sample_seen *seen; /* ascending ids */
-    uint32_t seen_count, seen_cap;
-};
-int sampler_start(struct sampler *s, const uint32_t *prompt, uint32_t count);
-/* history[count - 1] is new. */
-int sampler_observe(struct sampler *s, const uint32_t *history, uint32_t count, uint32_t prompt_count);
-void sampler_free(struct sampler *s);
-/* Counts that differ from `seen` once history[at] is observed too: patch[n], ascending ids; returns its new length, at most n + 2. */
-uint32_t sampler_patch(const struct sampler *s, struct sample_seen *patch, uint32_t n, const uint32_t *history, uint32_t at,
-                       uint32_t prompt_count);
+enum { STEPS_MAX = 2, STEP_LOGIT_ROWS = 16, COST_ROWS_MAX = 96, DRAFT_KEPT = 16 };
 
 /* ---- sequences ---- */
 
@@ -67,12 +36,15 @@ struct seq {
     uint32_t samples;      /* choices in flight */
     uint32_t placed;       /* rows in the step being planned */
     bool admitted_before;  /* pre-empted since: its figures stay those of the first time */
-    bool doomed;           /* failed, but rows of it are still in flight */
     uint32_t generated;    /* completion tokens, a sampled end included */
     uint64_t age;          /* order of submission */
     struct sampler sampler;
     struct stop_match stop;
     struct proposer *proposers[PROPOSER_KINDS]; /* NULL: not asked for */
+    struct constraint *constraint; /* what may come next; NULL: anything */
+    uint32_t *masks;       /* [PROPOSE_DEPTH_MAX + 1][words] of the rows in flight; with a constraint only */
+    bool guessing;         /* somebody has a guess: the next step waits for what is chosen */
+    const struct sample_result *flying; /* where the choice in flight will lie */
     struct seq *next;      /* waiting list */
 };
 
@@ -104,6 +76,8 @@ struct engine_request {
     char *stop_text;
     struct sample_bias *biases;
     struct sample_params sampling;
+    uint32_t *allowed_ids, allowed_count;
+    struct constraint_source constraint; /* open NULL: none */
     uint32_t penalty_window, min_tokens, propose, propose_depth;
     char key[ENGINE_TENANT_MAX + sizeof(struct hash128)]; /* of its prefixes */
     uint32_t key_n;
@@ -111,6 +85,7 @@ struct engine_request {
     struct hash128 session;
     uint32_t *boundaries;       /* ascending */
     uint32_t boundary_count;
+    int32_t priority;
     /* engine thread */
     bool cancel_seen;           /* what this step read of `cancelled` */
     bool followers_out;         /* choices past the first were queued */
@@ -139,6 +114,7 @@ struct step_item { /* one span: known ids, then the drafts of a round */
     uint32_t out_first;    /* first row that goes through the head; = rows: none */
     uint32_t result_first; /* into results */
     uint32_t samples;      /* rows sampled: 0, or one and the drafts */
+    const uint32_t *slot;  /* the row's id is not known yet: an earlier step will have put it there */
     bool logits;
     struct proposal round;
 };
@@ -162,6 +138,7 @@ struct step {
 struct sched_clock {
     double decode_ns;      /* a step of decode rows only */
     double row_ns;         /* one further prefill row */
+    double draft_ns;       /* one guess of the draft model */
     double step_ns[COST_ROWS_MAX + 1]; /* a step without prefill, by its rows; 0 = not seen yet */
     int64_t last_ns;       /* end of the step before */
 };
@@ -190,6 +167,7 @@ struct engine {
     struct step steps[STEPS_MAX];
     uint32_t step_first, step_pending; /* ring of steps in flight */
     struct sched_clock clock;
+    struct draft_pool *draft;   /* NULL: no draft model */
     struct buf bytes;           /* of one id */
     uint64_t step_total, row_total, preempted, state_peak, turns, check_failures;
 };
@@ -201,10 +179,24 @@ void engine_wake(struct engine *e);
 void sched_take(struct engine *e);                  /* submissions and cancels */
 void sched_plan(struct engine *e, struct step *s);  /* admits, then fills the step */
 void sched_queue(struct engine *e, struct seq *s);  /* into waiting, by age */
+uint32_t sched_tokens_room(struct seq *s, uint32_t wanted); /* how many of `wanted` tokens its consumer has room for */
 void sched_learn(struct engine *e, const struct step *s, int64_t now_ns);
 void sched_queue_followers(struct engine *e, struct engine_request *r);
 void seq_finish(struct engine *e, struct seq *s, enum engine_finish finish, int stop, const struct err *err);
 void seq_fail(struct engine *e, struct seq *s, const struct err *err);
+
+/* draft.c */
+int draft_open_pool(struct engine *e, struct err *err);
+void draft_close_pool(struct engine *e);
+int draft_open(struct seq *s, struct proposer **out, struct err *err);
+void draft_end(struct engine *e, struct seq *s); /* the sequence ends: the draft's state is kept for the next */
+
+/* constrain.c */
+int constrain_open(struct seq *s, struct err *err);
+void constrain_close(struct seq *s);
+uint32_t constrain_drafts(const struct seq *s, const uint32_t *ids, uint32_t count); /* how many of them it would take */
+void constrain_rows(const struct seq *s, const struct step_item *it, struct sample_row *rows); /* each row's mask, drafts before it taken */
+int64_t constrain_forced(const struct seq *s); /* the only id that can be chosen next; -1: a row must say */
 
 /* propose.c */
 int propose_open(struct seq *s, uint32_t positions, struct err *err);

@@ -22,6 +22,8 @@ int propose_open(struct seq *s, uint32_t positions, struct err *err)
         rc = echo_open(positions, r->end_ids, r->end_count, &s->proposers[PROPOSER_ECHO], err);
     if (rc == 0 && r->propose & ENGINE_PROPOSE_LOOKUP)
         rc = lookup_open(positions, &s->proposers[PROPOSER_LOOKUP], err);
+    if (rc == 0 && r->propose & ENGINE_PROPOSE_DRAFT)
+        rc = draft_open(s, &s->proposers[PROPOSER_DRAFT], err);
     return rc;
 }
 
@@ -35,9 +37,18 @@ void propose_close(struct seq *s)
 
 void propose_observe(struct seq *s)
 {
-    for (uint32_t i = 0; i < PROPOSER_KINDS; i++)
-        if (s->proposers[i])
-            s->proposers[i]->ops->observe(s->proposers[i], s->tokens, s->count);
+    uint32_t ids[PROPOSE_DEPTH_MAX], class;
+    s->guessing = false;
+    for (uint32_t i = 0; i < PROPOSER_KINDS; i++) {
+        struct proposer *p = s->proposers[i];
+        if (!p)
+            continue;
+        p->ops->observe(p, s->tokens, s->count);
+        if (s->request->engine->cfg.steps_in_flight < 2 || p->ops->kind == PROPOSER_DRAFT)
+            s->guessing = true; /* with one step in flight nobody asks; a draft always has a guess */
+        else
+            s->guessing |= p->ops->propose(p, s->tokens, s->count, 1, ids, &class) > 0;
+    }
 }
 
 /* ---- cost ---- */
@@ -66,15 +77,15 @@ void propose_learn(struct sched_clock *c, uint32_t rows, double took_ns)
     *t = *t > 0 ? 0.8 * *t + 0.2 * took_ns : took_ns;
 }
 
-/* The best number of drafts, at most `most`, beside the rows the step has and the sequence's own. */
-static uint32_t depth_of(const struct sched_clock *c, uint32_t rows, double expected, double rate, uint32_t most)
+/* The best number of drafts, at most `most`, beside the rows the step has and the sequence's own; each costs each_ns to make. */
+static uint32_t depth_of(const struct sched_clock *c, uint32_t rows, double expected, double rate, uint32_t most, double each_ns)
 {
     double best = expected / time_of(c, rows), gain = 0, chance = 1;
     uint32_t depth = 0;
     for (uint32_t j = 1; j <= most; j++) {
         chance *= rate;
         gain += chance;
-        double speed = (expected + gain) / time_of(c, rows + j);
+        double speed = (expected + gain) / (time_of(c, rows + j) + j * each_ns);
         if (speed > best)
             best = speed, depth = j;
     }
@@ -88,13 +99,27 @@ static uint32_t worth(struct engine *e, const struct step *step, const struct se
     struct proposer_worth *w = &p->worth[class];
     if (s->request->propose_depth)
         return count;
-    uint32_t depth = depth_of(&e->clock, step->row_count + 1, step->decode_count + 1, proposer_rate(p, class), count);
+    double each_ns = p->ops->kind == PROPOSER_DRAFT ? e->clock.draft_ns : 0;
+    uint32_t depth = depth_of(&e->clock, step->row_count + 1, step->decode_count + 1, proposer_rate(p, class), count, each_ns);
     if (depth)
         return depth;
     if (++w->skipped < w->patience)
         return 0;
     w->skipped = 0;
     return count < PROBE_DEPTH ? count : PROBE_DEPTH;
+}
+
+/* A draft model works for each guess, so how many is settled before it begins. */
+static uint32_t ask_draft(struct engine *e, const struct step *step, struct seq *s, struct proposer *p, uint32_t room, uint32_t *ids)
+{
+    uint32_t class, n;
+    int64_t began = thread_now_ns();
+    if ((room = worth(e, step, s, p, 0, room)) == 0)
+        return 0;
+    n = p->ops->propose(p, s->tokens, s->count, room, ids, &class);
+    double took = n ? (double)(thread_now_ns() - began) / n : 0, *ns = &e->clock.draft_ns;
+    *ns = n == 0 ? *ns : *ns > 0 ? 0.8 * *ns + 0.2 * took : took;
+    return n;
 }
 
 uint32_t propose_drafts(struct engine *e, const struct step *step, struct seq *s, uint32_t room, struct proposal *out)
@@ -104,8 +129,11 @@ uint32_t propose_drafts(struct engine *e, const struct step *step, struct seq *s
     room = fixed && fixed < room ? fixed : room;
     for (uint32_t i = 0; room && i < sizeof order / sizeof *order; i++) {
         struct proposer *p = s->proposers[order[i]];
-        uint32_t class = 0, n = p ? p->ops->propose(p, s->tokens, s->count, room, out->ids, &class) : 0;
-        n = n ? worth(e, step, s, p, class, n) : 0;
+        uint32_t class = 0, n = 0;
+        if (p && order[i] == PROPOSER_DRAFT)
+            n = ask_draft(e, step, s, p, room, out->ids);
+        else if (p && (n = p->ops->propose(p, s->tokens, s->count, room, out->ids, &class)) > 0)
+            n = worth(e, step, s, p, class, n);
         if (n) {
             out->proposer = p;
             out->class = class;

@@ -90,6 +90,22 @@ static int copy_stops(struct engine_request *r, const struct engine_request_conf
     return 0;
 }
 
+static int copy_allowed(struct engine_request *r, const struct engine_request_config *cfg, struct err *err)
+{
+    if (cfg->constraint)
+        r->constraint = *cfg->constraint;
+    if (cfg->allowed_count == 0)
+        return 0;
+    if (cfg->constraint)
+        return err_set(err, ERR_ARGUMENT, "allowed ids beside a grammar: expected one of them");
+    r->allowed_ids = mem_try_array(cfg->allowed_count, sizeof *r->allowed_ids);
+    if (!r->allowed_ids)
+        return err_nomem(err, "allowed ids", cfg->allowed_count * sizeof *r->allowed_ids);
+    memcpy(r->allowed_ids, cfg->allowed_ids, cfg->allowed_count * sizeof *r->allowed_ids);
+    r->allowed_count = cfg->allowed_count;
+    return 0;
+}
+
 static int make_ring(struct engine_request *r, uint32_t asked, struct err *err)
 {
     uint32_t least = 4 * r->n + 4, want = asked ? asked : RING_DEFAULT;
@@ -152,10 +168,15 @@ int engine_request_new(struct engine *e, const struct engine_request_config *cfg
     r->sampling = cfg->sampling;
     r->penalty_window = cfg->penalty_window;
     r->min_tokens = cfg->min_tokens;
+    r->priority = cfg->priority;
     r->propose = cfg->propose;
+    if (r->propose & ENGINE_PROPOSE_DRAFT && !e->draft) {
+        engine_request_release(r);
+        return err_set(err, ERR_ARGUMENT, "a draft was asked for, but no draft model is open");
+    }
     r->propose_depth = cfg->propose_depth;
     if ((rc = cache_configure(r, cfg, err)) || (rc = copy_end_ids(r, cfg, err)) || (rc = copy_biases(r, err)) || (rc = copy_stops(r, cfg, err)) ||
-        (rc = make_ring(r, cfg->ring, err))) {
+        (rc = copy_allowed(r, cfg, err)) || (rc = make_ring(r, cfg->ring, err))) {
         engine_request_release(r);
         return rc;
     }
@@ -176,6 +197,7 @@ void engine_request_release(struct engine_request *r)
         mem_free(r->seqs[i].tokens);
         sampler_free(&r->seqs[i].sampler);
         propose_close(&r->seqs[i]);
+        constrain_close(&r->seqs[i]);
         buf_free(&r->seqs[i].stop.tail);
     }
     mem_free(r->seqs);
@@ -185,6 +207,7 @@ void engine_request_release(struct engine_request *r)
     mem_free(r->top_logprobs);
     mem_free(r->end_ids);
     mem_free(r->biases);
+    mem_free(r->allowed_ids);
     mem_free(r->stop_text);
     mem_free(r->boundaries);
     if (atomic_fetch_sub(&r->engine->refs, 1) == 1)
@@ -234,7 +257,7 @@ static int start_seq(struct seq *s, const uint32_t *ids, uint32_t count, struct 
     int rc = s->request->scoring ? 0 : propose_open(s, count + s->request->limit, err);
     if (rc == 0)
         propose_observe(s);
-    return rc;
+    return rc || s->request->scoring ? rc : constrain_open(s, err);
 }
 
 static int enqueue(struct engine_request *r, struct err *err)

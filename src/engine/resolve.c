@@ -83,31 +83,68 @@ static bool deliver(struct engine *e, struct seq *s, const struct sample_result 
     return stop < 0;
 }
 
+/* A chosen id on its way through the walk: grammar, history, consumer. */
+static void take_token(struct engine *e, struct seq *s, struct walk *w, const struct sample_result *sample, struct round_end *end,
+                       uint32_t *delivered)
+{
+    struct engine_request *r = s->request;
+    struct constraint *c = s->constraint;
+    bool over = is_end(r, sample->id), complete = false;
+    if (sample->id == UINT32_MAX || (c && !over && !c->ops->advance(c, sample->id))) {
+        err_set(&end->err, ERR_ARGUMENT, "token %u of the answer: no id is allowed (bias, minimum, mask), or no logit is a number",
+                s->generated + 1);
+        end_round(end, ENGINE_ERROR, -1);
+        return;
+    }
+    if (c && !over)
+        complete = c->ops->complete(c);
+    if (s->generated++ == 0)
+        r->outcomes[s->choice].first_ns = thread_now_ns();
+    if (walk_feed(w, sample->id, over, complete) && (deliver(e, s, sample, end) || end->finish == ENGINE_STOP))
+        ++*delivered;
+}
+
+static void end_walk(const struct walk *w, struct round_end *end)
+{
+    if (!end->over && walk_end(w) != WALK_CONTINUE)
+        end_round(end, walk_end(w) == WALK_STOP ? ENGINE_STOP : ENGINE_LENGTH, -1);
+}
+
+static uint32_t budget_of(const struct seq *s)
+{
+    return s->request->limit > s->generated ? s->request->limit - s->generated : 1;
+}
+
+/* Ids that alone can follow are asserted: emitted now, their rows run with the next step's. */
+static void assert_forced(struct engine *e, struct seq *s, struct round_end *end)
+{
+    struct engine_fill *f = &s->request->outcomes[s->choice].speculation.fill;
+    uint32_t n = 0;
+    for (int64_t id; !end->over && (id = constrain_forced(s)) >= 0 && sched_tokens_room(s, 1);) {
+        struct sample_result sample = {.id = (uint32_t)id};
+        struct walk w;
+        walk_open(&w, &sample.id, 1, budget_of(s));
+        take_token(e, s, &w, &sample, end, &n);
+        end_walk(&w, end);
+    }
+    f->events += n > 0;
+    f->injected += n;
+    f->forced += n;
+    f->lengths[n < ENGINE_DEPTH_MAX ? n : ENGINE_DEPTH_MAX] += n > 0;
+}
+
 /* The acceptance walk over the rows' samples: tokens leave one by one, so everything that ends a text ends it where plain decoding would. */
 static void walk_round(struct engine *e, struct seq *s, const struct step_item *it, const struct sample_result *results, struct round_end *end)
 {
-    struct engine_request *r = s->request;
     struct walk w;
     uint32_t delivered = 0;
-    walk_open(&w, it->round.ids, it->round.count, r->limit > s->generated ? r->limit - s->generated : 1);
-    while (!w.done && !end->over) {
-        const struct sample_result *sample = &results[w.position];
-        if (sample->id == UINT32_MAX) {
-            err_set(&end->err, ERR_ARGUMENT, "token %u of the answer: no id is allowed (bias, minimum, mask), or no logit is a number",
-                    s->generated + 1);
-            end_round(end, ENGINE_ERROR, -1);
-            break;
-        }
-        if (s->generated++ == 0)
-            r->outcomes[s->choice].first_ns = thread_now_ns();
-        if (walk_feed(&w, sample->id, is_end(r, sample->id), false) && (deliver(e, s, sample, end) || end->finish == ENGINE_STOP))
-            delivered++;
-    }
+    walk_open(&w, it->round.ids, it->round.count, budget_of(s));
+    while (!w.done && !end->over)
+        take_token(e, s, &w, &results[w.position], end, &delivered);
     end->retained = walk_retained(&w, delivered);
     if (it->round.count)
         propose_settle(s, &it->round, end->retained, w.position);
-    if (!end->over && walk_end(&w) != WALK_CONTINUE)
-        end_round(end, walk_end(&w) == WALK_STOP ? ENGINE_STOP : ENGINE_LENGTH, -1);
+    end_walk(&w, end);
 }
 
 static void resolve_score(struct engine *e, struct step *step, const struct step_item *it)
@@ -136,6 +173,8 @@ static void resolve_generated(struct engine *e, struct seq *s, const struct step
     struct err err = {0};
     if (it->samples)
         walk_round(e, s, it, results, &end);
+    if (it->samples && s->constraint && !end.over)
+        assert_forced(e, s, &end);
     if (keep_rows(e, s, it, it->rows - it->round.count + end.retained, &err)) {
         seq_fail(e, s, &err);
         return;
@@ -155,18 +194,18 @@ static void resolve_item(struct engine *e, struct step *step, const struct step_
     struct seq *s = it->seq;
     struct err err = {0};
     bool cancelled = s->request->cancel_seen;
+    if (s->state >= SEQ_DONE) /* it ended while this row ran ahead of the choice that ended it */
+        return;
     s->in_flight -= it->rows;
     s->samples -= it->samples;
     s->request->outcomes[s->choice].speculation.forwards += s->generated > 0;
-    if (s->doomed)
-        seq_fail(e, s, NULL);
-    else if (!cancelled && !s->request->scoring)
+    if (!cancelled && !s->request->scoring)
         resolve_generated(e, s, it, step->results + it->result_first);
     else if (keep_rows(e, s, it, it->rows - it->round.count, &err)) /* an open round is rolled back */
         seq_fail(e, s, &err);
     else if (!cancelled)
         resolve_score(e, step, it);
-    else if (s->in_flight == 0)
+    else
         seq_finish(e, s, ENGINE_CANCELLED, -1, NULL);
 }
 
@@ -183,9 +222,8 @@ void resolve_failed(struct engine *e, struct step *step, const struct err *err)
 {
     for (uint32_t i = 0; i < step->item_count; i++) {
         struct seq *s = step->items[i].seq;
-        s->in_flight -= step->items[i].rows;
-        s->samples -= step->items[i].samples;
-        seq_fail(e, s, err);
+        if (s->state < SEQ_DONE)
+            seq_fail(e, s, err);
     }
     for (uint32_t i = 0; i < step->item_count; i++)
         engine_request_release(step->items[i].seq->request);

@@ -1,7 +1,7 @@
 /* engine/sched.c - plan: who gets state, and which rows the next step has.
  *
- * Admission is first come, first served: the head of the queue gets state when its prompt and one page fit beside what the running
- * sequences still need.  A step takes decode rows first, then prefill chunks, oldest first, until rows_max.  When pages run out, known
+ * Admission: the highest priority, then first come; that one gets state when its prompt and one page fit beside what the running sequences still need.  A step takes decode rows first, then prefill chunks:
+ * every session's oldest an even part of what the clock allows, then the oldest what is left, until rows_max.  When pages run out, known
  * prefixes go first (kv/prefix.h), then the youngest running sequence is pre-empted; the oldest never is, so somebody always gets on.
  *
  * Invariants: 1. running is ascending by age; waiting too.
@@ -11,7 +11,8 @@
 
 #include "base/log.h"
 
-enum { PREFILL_ROWS_LEAST = 1, PREFILL_ROWS_FIRST = 16 };
+enum { PREFILL_ROWS_FIRST = 16 };
+static const double STEP_NS_MOST = 250e6; /* while somebody else waits for the next step */
 
 /* ---- queues ---- */
 
@@ -74,8 +75,9 @@ void sched_queue_followers(struct engine *e, struct engine_request *r)
         sched_queue(e, &r->seqs[i]);
 }
 
-/* Whatever the state, no row of it in flight: gives up or keeps its state, writes the outcome and the last event.  The request may be
- * gone afterwards. */
+/* Whatever the state: gives up or keeps its state, writes the outcome and the last event.  The request may be gone afterwards.
+ * Rows of it still in flight are dropped by their commit; what they write lies past `covered`, where nobody reads, and before whatever
+ * the next owner of those pages enqueues (a device's queue is in order). */
 void seq_finish(struct engine *e, struct seq *s, enum engine_finish finish, int stop, const struct err *err)
 {
     struct engine_request *r = s->request;
@@ -84,6 +86,7 @@ void seq_finish(struct engine *e, struct seq *s, enum engine_finish finish, int 
         unqueue(e, s);
     else
         run_remove(e, s);
+    draft_end(e, s);
     if (s->kv && finish == ENGINE_ERROR)
         kv_seq_free(e->kv, s->kv); /* poisoned */
     else if (s->kv)
@@ -103,14 +106,9 @@ void seq_finish(struct engine *e, struct seq *s, enum engine_finish finish, int 
         request_end(e, r);
 }
 
-/* Ends it as failed, as soon as no row of it is in flight; the first error is kept. */
 void seq_fail(struct engine *e, struct seq *s, const struct err *err)
 {
-    if (!s->doomed && err)
-        s->request->outcomes[s->choice].err = *err;
-    s->doomed = true;
-    if (s->in_flight == 0)
-        seq_finish(e, s, ENGINE_ERROR, -1, NULL);
+    seq_finish(e, s, ENGINE_ERROR, -1, err);
 }
 
 /* ---- submissions and cancels ---- */
@@ -121,7 +119,7 @@ static void cancel_request(struct engine *e, struct engine_request *r)
     sched_queue_followers(e, r);
     for (uint32_t i = 0; i < r->n; i++) {
         struct seq *s = &r->seqs[i];
-        if (s->state >= SEQ_WAITING && s->state <= SEQ_DECODE && s->in_flight == 0)
+        if (s->state >= SEQ_WAITING && s->state <= SEQ_DECODE)
             seq_finish(e, s, ENGINE_CANCELLED, -1, NULL);
     }
     engine_request_release(r);
@@ -191,7 +189,7 @@ static void preempt(struct engine *e, struct step *step, struct seq *s)
 
 static bool may_run(const struct seq *s)
 {
-    return !s->request->cancel_seen && !s->doomed;
+    return !s->request->cancel_seen;
 }
 
 /* What a test asked for: sequences that got far enough give their state up once. */
@@ -271,10 +269,25 @@ static void started(struct seq *s)
     o->admitted_ns = thread_now_ns();
 }
 
+static bool same_session(const struct engine_request *a, const struct engine_request *b)
+{
+    return a == b || (a->has_session && b->has_session && a->session.lo == b->session.lo && a->session.hi == b->session.hi);
+}
+
+/* First come, first served among the highest priority; who was pre-empted came before whoever waits anew. */
+static struct seq *next_waiting(const struct engine *e)
+{
+    struct seq *best = e->waiting;
+    for (struct seq *s = best ? best->next : NULL; s; s = s->next)
+        if (s->request->priority > best->request->priority)
+            best = s;
+    return best;
+}
+
 static void admit(struct engine *e)
 {
     while (e->waiting && e->running_count < e->cfg.running_max) {
-        struct seq *s = e->waiting;
+        struct seq *s = next_waiting(e);
         struct err err = {0};
         struct kv_prefix_hit hit;
         if (cache_take(e, s, &hit, &err)) {
@@ -297,11 +310,11 @@ static void admit(struct engine *e)
 
 static uint32_t rows_left(const struct seq *s)
 {
-    return s->count - kv_seq_covered(s->kv) - s->in_flight;
+    uint32_t seen = kv_seq_covered(s->kv) + s->in_flight; /* one more than count while a row runs ahead */
+    return seen < s->count ? s->count - seen : 0;
 }
 
-/* How many of `wanted` tokens its consumer has room for. */
-static uint32_t tokens_room(struct seq *s, uint32_t wanted)
+uint32_t sched_tokens_room(struct seq *s, uint32_t wanted)
 {
     uint32_t flying = 0;
     for (uint32_t i = 0; i < s->request->n; i++)
@@ -366,7 +379,7 @@ static bool place(struct engine *e, struct step *step, struct seq *s, uint32_t r
         return false;
     rows = kv_prefix_rows(e->kv, s->kv, kv_seq_covered(s->kv) + s->in_flight, rows);
     bool last = rows == rows_left(s);
-    if (last && tokens_room(s, 1) == 0) {
+    if (last && sched_tokens_room(s, 1) == 0) {
         if (rows == 1)
             return false;
         last = false; /* the rows before the last one need no room in the ring */
@@ -394,9 +407,11 @@ static bool place_round(struct engine *e, struct step *step, struct seq *s)
     uint32_t room = left > rows ? left - rows : 0;
     if (s->in_flight)
         return false; /* one round open at a time */
-    room = room < budget - 1 ? room : budget - 1;
-    room = room ? tokens_room(s, room + 1) : 0;
+    room = room + 1 < budget ? room : budget ? budget - 1 : 0;
+    room = room ? sched_tokens_room(s, room + 1) : 0;
     if (room < 2 || propose_drafts(e, step, s, room - 1, &round) == 0)
+        return false;
+    if ((round.count = constrain_drafts(s, round.ids, round.count)) == 0)
         return false;
     int rc = seq_reserve(s, s->count + round.count);
     while (rc == 0 && (rc = kv_extend(e->kv, s->kv, rows + round.count, NULL)) == ERR_KV_FULL && kv_prefix_evict(e->kv))
@@ -407,18 +422,34 @@ static bool place_round(struct engine *e, struct step *step, struct seq *s)
     return true;
 }
 
-/* Rows a prefill chunk may have beside decoding sequences: as many as double the step's time at most. */
+/* A plain row whose id is still being chosen by the step before: its history must not matter, nor a guess want to take its place. */
+static bool place_ahead(struct engine *e, struct step *step, struct seq *s)
+{
+    const struct engine_request *r = s->request;
+    if (s->samples != 1 || s->placed || rows_left(s) || e->cfg.steps_in_flight < 2 || r->scoring || s->sampler.counts || s->constraint ||
+        s->guessing || s->generated + 1 >= r->limit || sched_tokens_room(s, 1) == 0 || kv_extend(e->kv, s->kv, s->in_flight + 1, NULL))
+        return false;
+    put_item(step, s, 1, NULL, true);
+    step->items[step->item_count - 1].slot = &s->flying->id;
+    return true;
+}
+
+/* Rows that prefill may have in this step: what the clock allows beside decoding sequences; alone, the whole step. */
 static uint32_t prefill_rows(const struct engine *e, const struct step *step)
 {
     uint32_t room = e->cfg.rows_max - step->row_count;
     const struct sched_clock *c = &e->clock;
-    if (step->decode_count == 0)
+    double decode_ns = step->decode_count ? c->decode_ns : 0, budget_ns = STEP_NS_MOST - decode_ns;
+    if (e->running_count + e->waiting_count < 2)
         return room;
-    if (c->row_ns <= 0 || c->decode_ns <= 0) /* not measured yet: a small one, to learn */
+    if (c->row_ns <= 0 || (step->decode_count && decode_ns <= 0)) /* not measured yet: a small one, to learn */
         return room < PREFILL_ROWS_FIRST ? room : PREFILL_ROWS_FIRST;
-    double rows = c->decode_ns / c->row_ns;
-    uint32_t most = rows < PREFILL_ROWS_LEAST ? PREFILL_ROWS_LEAST : rows > room ? room : (uint32_t)rows;
-    return most < room ? most : room;
+    if (step->decode_count) {
+        double wanted = e->cfg.step_ms ? e->cfg.step_ms * 1e6 - decode_ns : decode_ns;
+        budget_ns = wanted < budget_ns ? wanted : budget_ns;
+    }
+    double rows = budget_ns / c->row_ns;
+    return rows < 1 ? 1 : rows > room ? room : (uint32_t)rows;
 }
 
 /* Placing may take other sequences out of `running` (pre-emption) or this one (failure), so walk by age. */
@@ -430,6 +461,46 @@ static struct seq *next_by_age(const struct engine *e, uint64_t from)
     return NULL;
 }
 
+static bool wants_prefill(const struct seq *s)
+{
+    return !s->samples && !s->placed && may_run(s) && rows_left(s);
+}
+
+/* The first of its session that has prompt rows left. */
+static bool leads_session(const struct engine *e, const struct seq *s)
+{
+    for (uint32_t i = 0; s->request->has_session && e->running[i] != s; i++)
+        if (same_session(e->running[i]->request, s->request) && wants_prefill(e->running[i]))
+            return false;
+    return true;
+}
+
+static void place_prefill(struct engine *e, struct step *step, uint32_t budget)
+{
+    uint32_t sessions = 0;
+    struct seq *s;
+    for (uint32_t i = 0; i < e->running_count; i++)
+        sessions += wants_prefill(e->running[i]) && leads_session(e, e->running[i]);
+    uint32_t part = sessions ? (budget + sessions - 1) / sessions : 0;
+    for (int pass = sessions < 2; pass < 2; pass++) /* an even part each; then whoever was not served, oldest first */
+        for (uint64_t age = 0; (s = next_by_age(e, age)) && budget > 0; age++) {
+            age = s->age;
+            if (!wants_prefill(s) || (pass == 0 && !leads_session(e, s)))
+                continue;
+            uint32_t left = rows_left(s), had = step->row_count, rows = left < s->request->chunk_max ? left : s->request->chunk_max;
+            rows = rows < budget ? rows : budget;
+            rows = pass == 0 && rows > part ? part : rows;
+            if (place(e, step, s, rows))
+                budget -= step->row_count - had < budget ? step->row_count - had : budget;
+        }
+}
+
+static uint32_t decode_rows(const struct engine *e, const struct step *step, const struct seq *s)
+{
+    uint32_t left = rows_left(s), room = e->cfg.rows_max - step->row_count; /* more than one: ids that were forced */
+    return left < room ? left : room;
+}
+
 void sched_plan(struct engine *e, struct step *step)
 {
     struct seq *s;
@@ -438,19 +509,15 @@ void sched_plan(struct engine *e, struct step *step)
     admit(e);
     for (uint64_t age = 0; (s = next_by_age(e, age)) && step->row_count < e->cfg.rows_max; age++) {
         age = s->age;
-        if (s->state == SEQ_DECODE && !s->samples && may_run(s) && rows_left(s) == 1)
-            step->decode_count += place_round(e, step, s) || place(e, step, s, 1);
+        if (!may_run(s))
+            continue;
+        if (s->samples)
+            step->decode_count += place_ahead(e, step, s);
+        else if (s->state == SEQ_DECODE && rows_left(s))
+            step->decode_count += place_round(e, step, s) || place(e, step, s, decode_rows(e, step, s));
     }
     step->decode_rows = step->row_count;
-    uint32_t budget = prefill_rows(e, step);
-    for (uint64_t age = 0; (s = next_by_age(e, age)) && budget > 0; age++) {
-        age = s->age;
-        uint32_t left = s->samples || s->placed || !may_run(s) ? 0 : rows_left(s), had = step->row_count;
-        uint32_t rows = left < s->request->chunk_max ? left : s->request->chunk_max;
-        rows = rows < budget ? rows : budget;
-        if (rows && place(e, step, s, rows))
-            budget -= step->row_count - had < budget ? step->row_count - had : budget;
-    }
+    place_prefill(e, step, prefill_rows(e, step));
     for (uint32_t i = 0; i < step->item_count; i++)
         step->items[i].seq->placed = 0, request_ref(step->items[i].seq->request);
     e->row_total += step->row_count;

@@ -86,9 +86,11 @@ struct rh_model {
     struct history history;
     struct model *model;      /* NULL with inspect_only until info asks */
     struct engine *engine;    /* NULL with inspect_only */
+    struct model *draft;      /* NULL: none */
     struct model_options options; /* to inspect later */
     struct model_kv_layer *kv_layers; /* options.kv_layers */
     uint64_t state_budget;
+    uint32_t step_ms;
     double load_ms;
     uint32_t *end_ids;        /* EOS ids of tokenizer and model, ascending */
     uint32_t end_count;

@@ -29,13 +29,13 @@ void model_unref(struct rh_model *m)
 
 /* ---- opening ---- */
 
-static int find_path(struct rh_model *m, const char *name, struct err *err)
+static int find_path(const struct rh_model *m, const char *name, char **path, struct err *err)
 {
     char *found = NULL;
     struct rh_error rerr = {0};
     if (file_exists(name)) {
-        m->path = mem_try_strndup(name, strlen(name));
-        return m->path ? 0 : err_nomem(err, "model path", strlen(name));
+        *path = mem_try_strndup(name, strlen(name));
+        return *path ? 0 : err_nomem(err, "model path", strlen(name));
     }
     int rc = m->host->store_dir ? rh_store_find(m->host->store_dir, name, &found, &rerr) : ERR_NOT_FOUND;
     if (rc == ERR_NOT_FOUND)
@@ -44,7 +44,7 @@ static int find_path(struct rh_model *m, const char *name, struct err *err)
                        m->host->store_dir ? "'" : "");
     if (rc)
         return err_set(err, rc, "%s", rerr.text);
-    m->path = found;
+    *path = found;
     return 0;
 }
 
@@ -118,6 +118,55 @@ static int collect_end_ids(struct rh_model *m, struct err *err)
     return 0;
 }
 
+/* ---- the draft model ---- */
+
+/* Guesses are ids, so both models must mean the same by every one. */
+static int check_draft_texts(const struct rh_model *m, const struct texts *d, const char *name, struct err *err)
+{
+    const struct tokenizer_info *a = &m->texts.info, *b = &d->info;
+    if (a->vocab_size != b->vocab_size)
+        return err_set(err, ERR_UNSUPPORTED, "draft '%.300s': its tokenizer has %u tokens, the model's %u", name, b->vocab_size, a->vocab_size);
+    for (uint32_t id = 0; id < a->vocab_size; id++) {
+        struct str x = tokenizer_piece(m->texts.tokenizer, id), y = tokenizer_piece(d->tokenizer, id);
+        if (x.n != y.n || memcmp(x.p, y.p, x.n))
+            return err_set(err, ERR_UNSUPPORTED, "draft '%.300s': token %u is '%.*s', the model's is '%.*s'", name, id,
+                           (int)(y.n < 100 ? y.n : 100), y.p, (int)(x.n < 100 ? x.n : 100), x.p);
+    }
+    return 0;
+}
+
+static int load_draft(struct rh_model *m, const char *name, struct err *err)
+{
+    struct texts texts = {0};
+    struct model_options opt = m->options;
+    uint32_t context = model_info(m->model)->context;
+    char *path = NULL;
+    opt.progress = NULL;
+    opt.context = 0;
+    opt.kv_layers = NULL; /* the model's layers, not the draft's */
+    opt.kv_layer_count = 0;
+    int rc = find_path(m, name, &path, err);
+    if (rc == 0)
+        rc = texts_open(&texts, path, NULL, err);
+    if (rc == 0)
+        rc = check_draft_texts(m, &texts, name, err);
+    if (rc == 0)
+        rc = plan_admit_weights(path, err);
+    engine_gate_enter(&m->host->gate);
+    if (rc == 0)
+        rc = model_open(path, m->host->device, &opt, &m->draft, err);
+    if (rc == 0 && model_info(m->draft)->context > context) { /* no use for more positions than the model has */
+        model_close(m->draft);
+        m->draft = NULL;
+        opt.context = context;
+        rc = model_open(path, m->host->device, &opt, &m->draft, err);
+    }
+    engine_gate_leave(&m->host->gate);
+    texts_close(&texts);
+    mem_free(path);
+    return rc ? err_prefix(err, "draft") : 0;
+}
+
 /* ---- engine ---- */
 
 /* The bytes an id adds to the text that is shown: special tokens add none. */
@@ -135,7 +184,15 @@ static int start_engine(struct rh_model *m, struct err *err)
     engine_kv_config(m->model, m->host->device, m->options.rows_max, &kv);
     m->state_budget = plan_state_budget(&kv, m->host->state_bytes, machine.available_bytes);
     struct engine_config cfg = {.model = m->model, .device = m->host->device, .gate = &m->host->gate, .state_bytes = m->state_budget,
-                                .rows_max = m->options.rows_max, .id_bytes = id_bytes, .id_bytes_ctx = m};
+                                .rows_max = m->options.rows_max, .id_bytes = id_bytes, .id_bytes_ctx = m, .draft = m->draft,
+                                .step_ms = m->step_ms};
+    if (m->draft) { /* as many positions as the model's own state holds */
+        struct kv_config draft;
+        uint32_t positions = plan_positions_alone(&kv, m->state_budget, kv.context_max);
+        engine_kv_config(m->draft, m->host->device, m->options.rows_max, &draft);
+        positions = positions < draft.context_max ? positions : draft.context_max;
+        cfg.draft_state_bytes = kv_plan_bytes(&draft, positions) + KV_SLAB;
+    }
     int rc = engine_open(&cfg, &m->engine, err);
     if (rc == 0 && engine_positions_max(m->engine) < model_info(m->model)->context)
         log_put(LOG_NOTICE, "state budget of %llu bytes: a sequence can reach %u of %u positions", (unsigned long long)m->state_budget,
@@ -147,10 +204,11 @@ static void free_loaded(struct rh_model *m)
 {
     engine_close(m->engine);
     engine_gate_enter(&m->host->gate);
+    model_close(m->draft);
     model_close(m->model);
     engine_gate_leave(&m->host->gate);
     m->engine = NULL;
-    m->model = NULL;
+    m->model = m->draft = NULL;
 }
 
 int rh_model_open(struct rh_host *h, const char *name, const struct rh_model_options *opt, struct rh_model **out, struct rh_error *rerr)
@@ -163,18 +221,21 @@ int rh_model_open(struct rh_host *h, const char *name, const struct rh_model_opt
         return front_error(rerr, &err, err_nomem(&err, "model", sizeof *m));
     atomic_store(&m->refs, 1);
     m->host = h;
+    m->step_ms = opt->step_ms;
     pthread_mutex_init(&m->mutex, NULL);
     history_open(&m->history);
     m->options = (struct model_options){.context = opt->context, .rows_max = opt->rows_max ? opt->rows_max : 512, .progress = opt->progress,
                                         .progress_ctx = opt->progress_ctx};
     int rc = kv_config_read(m, opt, &err);
     if (rc == 0)
-        rc = find_path(m, name, &err);
+        rc = find_path(m, name, &m->path, &err);
     if (rc == 0)
         rc = load_both(m, opt, &err);
     if (rc == 0 && !opt->inspect_only)
         rc = kvcheck_gate(m, opt->kv_force, &err);
     if (rc == 0 && !opt->inspect_only && (rc = collect_end_ids(m, &err)) == 0)
+        rc = opt->draft ? load_draft(m, opt->draft, &err) : 0;
+    if (rc == 0 && !opt->inspect_only)
         rc = start_engine(m, &err);
     if (rc) {
         free_loaded(m);

@@ -213,12 +213,12 @@ static int check_kv(const struct rh_model *m, const char *kv, struct err *err)
 }
 
 /* Names joined by commas -> bits. */
-static int parse_propose(const char *text, uint32_t *out, struct err *err)
+static int parse_propose(const struct rh_model *m, const char *text, uint32_t *out, struct err *err)
 {
     static const struct {
         const char *name;
         uint32_t bits;
-    } list[] = {{"none", 0}, {"auto", ENGINE_PROPOSE_ECHO}, {"echo", ENGINE_PROPOSE_ECHO}, {"lookup", ENGINE_PROPOSE_LOOKUP}};
+    } list[] = {{"none", 0}, {"auto", ENGINE_PROPOSE_ECHO}, {"echo", ENGINE_PROPOSE_ECHO}, {"lookup", ENGINE_PROPOSE_LOOKUP}, {"draft", ENGINE_PROPOSE_DRAFT}};
     struct str rest = str_of(text ? text : "auto"), piece;
     *out = 0;
     while (str_split(&rest, ',', &piece)) {
@@ -226,8 +226,8 @@ static int parse_propose(const char *text, uint32_t *out, struct err *err)
         while (i < n && !str_is(str_trim(piece), list[i].name))
             i++;
         if (i == n)
-            return err_set(err, ERR_ARGUMENT, "propose: expected none, auto, or some of echo, lookup, got '%.64s'", text);
-        *out |= list[i].bits;
+            return err_set(err, ERR_ARGUMENT, "propose: expected none, auto, or some of echo, lookup, draft, got '%.64s'", text);
+        *out |= list[i].bits | (i == 1 && m->draft ? ENGINE_PROPOSE_DRAFT : 0);
     }
     return 0;
 }
@@ -239,13 +239,15 @@ static int make_engine_request(struct rh_request *r, const struct rh_request_opt
     struct sample_bias *biases = NULL;
     uint32_t *end_ids = NULL;
     struct engine_request_config c = {.n = r->n, .logprobs = o->logprobs, .top = o->top_logprobs, .stops = r->stops,
-                                      .stop_count = r->stop_count};
+                                      .stop_count = r->stop_count, .allowed_ids = o->allowed_ids};
     c.tenant = str_of(r->tenant);
     c.session = o->session ? str_of(o->session) : (struct str){0};
     sampling_defaults(m, &defaults);
     const struct rh_sampling *s = o->sampling ? o->sampling : &defaults;
     c.propose_depth = o->propose_depth;
-    int rc = parse_propose(o->propose, &c.propose, err);
+    c.priority = o->priority;
+    c.allowed_count = o->allowed_id_count < UINT32_MAX / 8 ? (uint32_t)o->allowed_id_count : UINT32_MAX / 8;
+    int rc = parse_propose(m, o->propose, &c.propose, err);
     if (rc == 0)
         rc = sampling_convert(s, &c.sampling, &biases, err);
     if (rc == 0)

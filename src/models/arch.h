@@ -145,6 +145,13 @@ struct layer_weights {
     const float *v[LAYER_VECS]; /* device */
 };
 
+/* what a step in flight reads of the host; unchanged until its event */
+struct step_staging {
+    uint32_t *ids, *positions, *out_rows, *tables;
+    struct kv_span *spans;
+    struct sample_row *samples;
+};
+
 /* driver.c's buffers: device memory for one step, host staging beside it.  Engine thread. */
 struct step {
     uint32_t rows_max, logit_rows_max, tables_cap; /* tables_cap: entries of one group's table array */
@@ -159,7 +166,9 @@ struct step {
     struct tensor state_in, state_gate, state_a, state_b, state_out; /* recurrent layers */
     struct tensor rope[MODEL_ROPE_SETS];
     /* host */
-    uint32_t *host_ids, *host_positions, *host_out_rows, *host_tables;
+    struct step_staging staging[MODEL_STEPS_IN_FLIGHT];
+    uint32_t staging_turn;
+    uint32_t *host_ids, *host_positions, *host_out_rows, *host_tables; /* of the step being enqueued: of one staging */
     struct kv_span *host_spans;
     struct sample_row *host_samples;
     /* of the step being enqueued */

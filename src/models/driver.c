@@ -113,8 +113,44 @@ void step_reserve_sizes(const struct model *m, struct device_reserve *out)
                                    .state_dim_max = hp->state.d_k > hp->state.d_v ? hp->state.d_k : hp->state.d_v};
 }
 
+uint32_t model_steps_in_flight(const struct model *m)
+{
+    return m->opt.steps_in_flight > 1 ? m->opt.steps_in_flight : 1;
+}
+
+static int staging_open(struct step_staging *g, uint32_t rows, size_t tables, struct err *err)
+{
+    g->ids = mem_try_zero(rows, sizeof *g->ids);
+    g->positions = mem_try_zero(rows, sizeof *g->positions);
+    g->out_rows = mem_try_zero(rows, sizeof *g->out_rows);
+    g->spans = mem_try_zero(rows, sizeof *g->spans);
+    g->samples = mem_try_zero(rows, sizeof *g->samples);
+    g->tables = mem_try_zero(tables, sizeof *g->tables);
+    if (g->ids == NULL || g->positions == NULL || g->out_rows == NULL || g->spans == NULL || g->samples == NULL || g->tables == NULL) {
+        return err_nomem(err, "step staging", tables * sizeof *g->tables);
+    }
+    return 0;
+}
+
+/* The staging of the step before the last in-flight one is free: its event was waited for. */
+static void staging_take(struct model *m)
+{
+    struct step *s = &m->step;
+    const struct step_staging *g = &s->staging[s->staging_turn];
+    s->staging_turn = (s->staging_turn + 1) % model_steps_in_flight(m);
+    s->host_ids = g->ids;
+    s->host_positions = g->positions;
+    s->host_out_rows = g->out_rows;
+    s->host_spans = g->spans;
+    s->host_samples = g->samples;
+    s->host_tables = g->tables;
+}
+
 int step_open(struct model *m, struct err *err)
 {
+    if (m->opt.steps_in_flight > MODEL_STEPS_IN_FLIGHT) {
+        return err_set(err, ERR_UNSUPPORTED, "%u steps in flight: at most %d", m->opt.steps_in_flight, MODEL_STEPS_IN_FLIGHT);
+    }
     const struct backend *be = device_backend(m->device);
     struct step *s = &m->step;
     struct step_walk w = {0};
@@ -135,17 +171,10 @@ int step_open(struct model *m, struct err *err)
     s->memory_bytes = bytes;
     w = (struct step_walk){.base = s->memory};
     step_layout(s, m, &w);
-    s->host_ids = mem_try_zero(s->rows_max, sizeof *s->host_ids);
-    s->host_positions = mem_try_zero(s->rows_max, sizeof *s->host_positions);
-    s->host_out_rows = mem_try_zero(s->rows_max, sizeof *s->host_out_rows);
-    s->host_spans = mem_try_zero(s->rows_max, sizeof *s->host_spans);
-    s->host_samples = mem_try_zero(s->rows_max, sizeof *s->host_samples);
-    s->host_tables = mem_try_zero(tables, sizeof *s->host_tables);
-    if (s->host_ids == NULL || s->host_positions == NULL || s->host_out_rows == NULL || s->host_spans == NULL ||
-        s->host_samples == NULL || s->host_tables == NULL) {
-        return err_nomem(err, "step staging", tables * sizeof *s->host_tables);
+    for (uint32_t i = 0; i < model_steps_in_flight(m) && rc == 0; i++) {
+        rc = staging_open(&s->staging[i], s->rows_max, tables, err);
     }
-    return 0;
+    return rc;
 }
 
 void step_close(struct model *m)
@@ -154,12 +183,15 @@ void step_close(struct model *m)
     if (s->memory != NULL) {
         device_backend(m->device)->buffer_free(m->device, s->memory, s->memory_bytes);
     }
-    mem_free(s->host_ids);
-    mem_free(s->host_positions);
-    mem_free(s->host_out_rows);
-    mem_free(s->host_spans);
-    mem_free(s->host_samples);
-    mem_free(s->host_tables);
+    for (uint32_t i = 0; i < MODEL_STEPS_IN_FLIGHT; i++) {
+        struct step_staging *g = &s->staging[i];
+        mem_free(g->ids);
+        mem_free(g->positions);
+        mem_free(g->out_rows);
+        mem_free(g->spans);
+        mem_free(g->samples);
+        mem_free(g->tables);
+    }
 }
 
 /* ---- filling a step ---- */
@@ -176,7 +208,10 @@ static int span_check(const struct model *m, const struct span *sp, uint32_t ind
                        sp->position, (unsigned long long)end, kv_seq_covered(sp->seq),
                        kv_seq_room(sp->seq));
     }
-    for (uint32_t r = 0; r < sp->row_count; r++) {
+    if (sp->slot != NULL && sp->row_count != 1) {
+        return err_set(err, ERR_ARGUMENT, "span %u: %u rows: a slot stands for one", index, sp->row_count);
+    }
+    for (uint32_t r = 0; sp->slot == NULL && r < sp->row_count; r++) {
         if (sp->ids[r] >= m->hp.vocab) {
             return err_set(err, ERR_ARGUMENT, "span %u: id %u: the vocabulary has %u", index, sp->ids[r], m->hp.vocab);
         }
@@ -215,7 +250,7 @@ static int step_fill(struct model *m, struct kv *kv, const struct span *spans, u
         }
         s->host_spans[i] = (struct kv_span){s->rows, sp->row_count, sp->position, tables_put(s, spans, i)};
         for (uint32_t r = 0; r < sp->row_count; r++) {
-            s->host_ids[s->rows] = sp->ids[r];
+            s->host_ids[s->rows] = sp->slot != NULL ? 0 : sp->ids[r];
             s->host_positions[s->rows] = sp->position + r;
             if (r >= sp->out_first) {
                 uint32_t out = r - sp->out_first;
@@ -234,10 +269,25 @@ static int copy_in(struct model *m, void *dst, const void *src, size_t bytes, st
     return bytes != 0 ? op_copy_in(m->device, &op, err) : 0;
 }
 
-static int step_upload(struct model *m, struct err *err)
+/* Ids that earlier steps choose: the queue is in order, so they are there when this step begins. */
+static int slots_fill(struct model *m, const struct span *spans, struct err *err)
+{
+    struct step *s = &m->step;
+    int rc = 0;
+    for (uint32_t i = 0; i < s->span_count && rc == 0; i++) {
+        struct op_copy op = {s->ids + s->host_spans[i].row_first, spans[i].slot, sizeof *s->ids};
+        rc = spans[i].slot != NULL ? op_copy(m->device, &op, err) : 0;
+    }
+    return rc;
+}
+
+static int step_upload(struct model *m, const struct span *spans, struct err *err)
 {
     struct step *s = &m->step;
     int rc = copy_in(m, s->ids, s->host_ids, s->rows * sizeof *s->ids, err);
+    if (rc == 0) {
+        rc = slots_fill(m, spans, err);
+    }
     if (rc == 0) {
         rc = copy_in(m, s->positions, s->host_positions, s->rows * sizeof *s->positions, err);
     }
@@ -361,11 +411,12 @@ int model_forward(struct model *m, struct kv *kv, const struct span *spans, uint
     if (span_count == 0 || span_count > m->step.rows_max) {
         return err_set(err, ERR_ARGUMENT, "%u spans in a step: expected 1 to %u", span_count, m->step.rows_max);
     }
+    staging_take(m);
     mem_forbid_push();
     int rc = step_fill(m, kv, spans, span_count, err);
     mem_forbid_pop();
     if (rc == 0) {
-        rc = step_upload(m, err);
+        rc = step_upload(m, spans, err);
     }
     if (rc == 0) {
         rc = step_inputs(m, err);

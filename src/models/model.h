@@ -25,6 +25,8 @@ struct model_kv_layer { /* a layer whose state differs from the rest */
     enum kv_format k_format, v_format;
 };
 
+enum { MODEL_STEPS_IN_FLIGHT = 2 }; /* steps in flight at most; each has a staging of its own */
+
 struct model_options {
     uint32_t context;             /* 0 = the model's own */
     enum kv_format k_format, v_format;
@@ -32,6 +34,7 @@ struct model_options {
     uint32_t kv_layer_count;
     uint32_t rows_max;            /* rows of a step; 0 = 512 */
     uint32_t logit_rows_max;      /* rows of one head tile; 0 = 16 */
+    uint32_t steps_in_flight;     /* steps between model_forward and model_wait at a time; 0 = 1, at most MODEL_STEPS_IN_FLIGHT */
     void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */
     void *progress_ctx;
 };
@@ -39,6 +42,8 @@ struct model_options {
 /* Open a .gguf file (or the first of a split set) or a Hugging Face directory on `device`. */
 int model_open(const char *path, struct device *device, const struct model_options *opt, struct model **out, struct err *err);
 void model_close(struct model *m);
+
+uint32_t model_steps_in_flight(const struct model *m); /* as it was opened for */
 
 struct model_type_count {
     enum dtype type;
@@ -72,8 +77,6 @@ int model_inspect(const char *path, struct device *device, const struct model_op
 
 /* ---- one step ---- */
 
-enum { MODEL_STEPS_IN_FLIGHT = 1 }; /* steps between model_forward and model_wait: the staging of one is reused by the next */
-
 enum span_rows { SPAN_ROWS_NONE, SPAN_ROWS_SAMPLE, SPAN_ROWS_LOGITS };
 
 /* A run of consecutive rows of one sequence.  Values not built are refused at submit by field name. */
@@ -82,12 +85,13 @@ struct span {
     uint32_t position;         /* of the first row; = covered + rows of earlier spans of this sequence in this step */
     uint32_t row_count;
     const uint32_t *ids;       /* [row_count], host */
+    const uint32_t *slot;      /* one row: its id is read here when the step runs, an earlier step's result; UINT32_MAX: any state will do */
     uint32_t out_first;        /* rows [out_first, row_count) of the span go through the head; = row_count: none */
     const struct sample_row *sample; /* one per out row: what to draw / score; NULL with SPAN_ROWS_LOGITS */
     float *logits;             /* [out rows][vocab] host memory for raw logits, or NULL */
 };
 
-/* Enqueue the whole step (rows <= rows_max); one step is in flight at a time.  Spans and what they name stay valid until its
+/* Enqueue the whole step (rows <= rows_max); at most the option's steps are in flight.  Spans and what they name stay valid until its
  * event.  Results land in `results` (one per out row, in span order) when the event is done. */
 int model_forward(struct model *m, struct kv *kv, const struct span *spans, uint32_t span_count, struct sample_result *results,
                   uint64_t *event, struct err *err);

@@ -23,7 +23,7 @@ struct op_copy {     /* device -> device; no overlap */
     const void *src;
     size_t size_bytes;
 };
-struct op_embed {    /* y[r] = scale * W[ids[r]] */
+struct op_embed {    /* y[r] = scale * W[ids[r]]; 0 where the id is UINT32_MAX (a sample that found none) */
     const struct weight *w;
     const uint32_t *ids; /* device, [y.rows] */
     struct tensor y;

@@ -38,7 +38,7 @@ static int open_machine(struct matrix *m, uint32_t model, uint32_t kv, uint32_t 
     const struct machine_word *w = &machine_words[machine];
     const struct backend *b;
     struct device_config dev = {.n_threads = w->threads};
-    struct model_options opt = {.rows_max = ROWS_MAX, .context = 512};
+    struct model_options opt = {.rows_max = ROWS_MAX, .context = 512, .steps_in_flight = w->steps};
     close_machine(m);
     m->open = true;
     m->open_model = model;

@@ -56,7 +56,7 @@ static void every_failed_allocation_is_contained(void **state)
         rig_run(&rig, &c[i], prompt, 60 + 20 * (uint32_t)i, &plain[i]);
     most = mem_request_count();
     print_message("%lld requests for memory in two plain runs\n", (long long)most);
-    for (n = 0; n < most + 20; n += n < 60 ? 1 : most / 100 + 1) { /* all of a start, a sample of the rest */
+    for (n = 0; n < most + 20; n += n < 50 ? 1 : 1 + most / 40) { /* all of a start, a sample of the rest */
         bool in[2];
         mem_fault_set(n);
         for (int i = 0; i < 2; i++)
@@ -104,5 +104,5 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(every_failed_allocation_is_contained, setup, teardown),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return rig_run_group(tests);
 }

@@ -374,6 +374,8 @@ static void scores_do_not_depend_on_chunks(void **state)
     static struct scored a, b;
     static struct rig_result r;
     (void)state;
+    memset(&a, 0, sizeof a);
+    memset(&b, 0, sizeof b);
     rig_prompt(12, prompt, 150);
     struct engine_score score = {.row = take_row, .ctx = &a, .top = 2, .logits_last = true};
     struct engine_request_config c = {.score = &score};
@@ -404,5 +406,5 @@ int main(void)
         cmocka_unit_test_setup_teardown(closing_ends_everything, setup, teardown),
         cmocka_unit_test_setup_teardown(scores_do_not_depend_on_chunks, setup, teardown),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return rig_run_group(tests);
 }

@@ -33,6 +33,9 @@ enum { RIG_VOCAB = 64, RIG_HIDDEN = 32, RIG_HEADS = RIG_MICRO ? 1 : 8, RIG_HEAD_
 
 static int rig_window; /* of every layer; 0 = none */
 
+static uint32_t rig_seed = 7;  /* of the weights of the next model written */
+static uint32_t rig_steps = 1; /* in flight, of every engine opened */
+
 struct rig {
     char dir[64];
     struct device *device;
@@ -52,7 +55,7 @@ static inline void rig_tensor(struct rig_file *f, const char *name, uint32_t row
     size_t from = f->data.n, n = (size_t)rows * (cols ? cols : 1);
     for (size_t i = 0; i < n; i++) {
         uint32_t c[4] = {f->counter++, 0, 0, 0}, bits[4];
-        rng_philox(7, c, bits);
+        rng_philox(rig_seed, c, bits);
         float v = cols ? (rng_open01(bits[0]) - 0.5f) * scale : 1.0f + (rng_open01(bits[0]) - 0.5f) * 0.2f;
         buf_put(&f->data, &v, sizeof v);
     }
@@ -140,6 +143,7 @@ static inline void rig_engine(struct rig *r, const struct engine_config *with)
     cfg.device = r->device;
     cfg.id_bytes = rig_id_bytes;
     cfg.check_every = cfg.check_every ? cfg.check_every : 1;
+    cfg.steps_in_flight = rig_steps;
     cfg.rows_max = cfg.rows_max ? cfg.rows_max : 32;
     cfg.state_bytes = cfg.state_bytes ? cfg.state_bytes : 64u << 20;
     if (engine_open(&cfg, &r->engine, &err))
@@ -150,8 +154,10 @@ static inline void rig_open(struct rig *r, const struct engine_config *with)
 {
     struct err err = {0};
     const struct backend *b;
-    struct device_config dev = {.level = getenv("RIG_LEVEL"), .n_threads = RIG_MICRO ? 1 : 0};
-    struct model_options opt = {.rows_max = with->rows_max ? with->rows_max : 32, .k_format = RIG_MICRO ? KV_F32 : KV_F16, .v_format = RIG_MICRO ? KV_F32 : KV_F16};
+    const char *level = getenv("RIG_LEVEL");
+    struct device_config dev = {.level = level ? level : rig_steps > 1 ? "deferred" : NULL, .n_threads = RIG_MICRO ? 1 : 0};
+    struct model_options opt = {.rows_max = with->rows_max ? with->rows_max : 32, .k_format = RIG_MICRO ? KV_F32 : KV_F16,
+                                .v_format = RIG_MICRO ? KV_F32 : KV_F16, .steps_in_flight = rig_steps};
     *r = (struct rig){0};
     snprintf(r->dir, sizeof r->dir, "/tmp/rig-XXXXXX");
     assert_non_null(mkdtemp(r->dir));
@@ -246,6 +252,10 @@ static inline void rig_run(struct rig *r, const struct engine_request_config *cf
 {
     rig_finish(rig_submit(r, cfg, ids, count), cfg->n ? cfg->n : 1, out);
 }
+
+/* The group with one step in flight, then with two. */
+#define rig_run_group(tests) \
+    (cmocka_run_group_tests(tests, NULL, NULL) + (rig_steps = 2, cmocka_run_group_tests(tests, NULL, NULL)))
 
 static inline void rig_assert_same(const struct rig_result *a, const struct rig_result *b)
 {

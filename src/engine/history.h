@@ -1,0 +1,44 @@
+/* engine/history.h - inside the engine: what a sequence remembers of its text, for stop strings (stop.c) and penalties (sampler.c).
+ *
+ * Lifetime: the sequence's.  Thread: engine thread, the start at submission apart. */
+#ifndef RH_ENGINE_HISTORY_H
+#define RH_ENGINE_HISTORY_H
+
+#include "base/buf.h"
+#include "engine/engine.h"
+#include "tensor/sample.h"
+
+/* ---- stop.c: stop strings over a stream of bytes ---- */
+
+struct stop_set { /* request lifetime, immutable */
+    struct str items[ENGINE_STOP_MAX];
+    uint32_t count;
+    size_t longest;
+};
+/* sequence lifetime; owns tail */
+struct stop_match {
+    struct buf tail; /* the last longest - 1 bytes */
+};
+/* Takes the next bytes.  *which = the string that ends first (the longest of those), or -1. */
+int stop_feed(struct stop_match *m, const struct stop_set *set, struct str bytes, int *which);
+
+/* ---- sampler.c: what sample_rows needs to know of a sequence's history ---- */
+
+/* sequence lifetime; owns seen */
+struct sampler {
+    struct sample_params params;
+    uint32_t window; /* tokens the penalties look back; 0 = all */
+    uint32_t min_tokens;
+    bool counts;     /* penalties are on: seen is kept */
+    struct sample_seen *seen; /* ascending ids */
+    uint32_t seen_count, seen_cap;
+};
+int sampler_start(struct sampler *s, const uint32_t *prompt, uint32_t count);
+/* history[count - 1] is new. */
+int sampler_observe(struct sampler *s, const uint32_t *history, uint32_t count, uint32_t prompt_count);
+void sampler_free(struct sampler *s);
+/* Counts that differ from `seen` once history[at] is observed too: patch[n], ascending ids; returns its new length, at most n + 2. */
+uint32_t sampler_patch(const struct sampler *s, struct sample_seen *patch, uint32_t n, const uint32_t *history, uint32_t at,
+                       uint32_t prompt_count);
+
+#endif
