@@ -187,17 +187,24 @@ static void preempt(struct engine *e, struct step *step, struct seq *s)
     log_put(LOG_DEBUG, "engine: sequence of %u tokens pre-empted", s->count);
 }
 
-static bool may_run(const struct seq *s)
+/* A test asked that it gives its state up once, now that it got so far. */
+static bool preempt_due(const struct seq *s)
 {
-    return !s->request->cancel_seen;
+    uint32_t at = s->request->engine->cfg.preempt_at;
+    return at && s->generated >= at && !s->admitted_before;
 }
 
-/* What a test asked for: sequences that got far enough give their state up once. */
+static bool may_run(const struct seq *s)
+{
+    return !preempt_due(s) && !s->request->cancel_seen;
+}
+
+/* What a test asked for: sequences that got far enough give their state up once, as soon as no row of them runs. */
 static void preempt_asked(struct engine *e, struct step *step)
 {
     for (uint32_t i = e->running_count; e->cfg.preempt_at && i-- > 0;) {
         struct seq *s = e->running[i];
-        if (s->generated >= e->cfg.preempt_at && !s->admitted_before && s->in_flight == 0 && may_run(s))
+        if (preempt_due(s) && s->in_flight == 0 && !s->request->cancel_seen)
             preempt(e, step, s);
     }
 }

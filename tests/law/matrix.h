@@ -26,13 +26,12 @@ struct machine_word { /* how a model is run */
 struct propose_word {
     const char *name;
     uint32_t propose, depth;
-    bool draft; /* the model itself is the draft's model too */
 };
 struct sampling_word {
     const char *name;
     float temperature, top_p, repetition, presence;
     uint32_t window, n, top;
-    bool logprobs;
+    bool logprobs, some_ids;
 };
 enum { CHOICES = 3, TOKENS = 40, TOP = 4, PROMPT = 150, MODELS_MAX = 128 };
 
@@ -51,7 +50,7 @@ struct matrix {
     uint32_t open_model, open_kv, open_machine;
     bool open, open_preempting, refused;
     struct device *device;
-    struct model *model;
+    struct model *model, *draft; /* the draft: the first model of the list with the same vocabulary */
     struct engine *engine;
     struct answer *plain; /* [samplings] of the open model, kv and backend */
     bool *plain_there;

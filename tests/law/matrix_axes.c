@@ -9,6 +9,7 @@ const struct machine_word machine_words[] = {
     {"cpu, 1 thread", "cpu", 1, 1},
     {"cpu, 2 threads", "cpu", 2, 1},
     {"ref", "ref", 1, 1},
+    {"ref, 2 steps in flight", "ref", 1, 2},
 };
 const uint32_t machine_count = COUNT(machine_words);
 
@@ -17,19 +18,21 @@ const char *const kv_words[] = {"f32", "f16",   "bf16",  "q8",    "a8g32", "a8g6
 const uint32_t kv_count = COUNT(kv_words);
 
 const struct propose_word propose_words[] = {
-    {"no proposals", 0, 0, false},
-    {"echo", ENGINE_PROPOSE_ECHO, 8, false},
-    {"lookup", ENGINE_PROPOSE_LOOKUP, 6, false},
-    {"echo and lookup, as they pay", ENGINE_PROPOSE_ALL, 0, false},
+    {"no proposals", 0, 0},
+    {"echo", ENGINE_PROPOSE_ECHO, 8},
+    {"lookup", ENGINE_PROPOSE_LOOKUP, 6},
+    {"draft", ENGINE_PROPOSE_DRAFT, 4},
+    {"all, as they pay", ENGINE_PROPOSE_ALL, 0},
 };
 const uint32_t propose_count = COUNT(propose_words);
 
 const struct sampling_word sampling_words[] = {
-    {"greedy", 0, 1, 1, 0, 0, 1, 0, false},
-    {"seeded", 0.9f, 0.95f, 1, 0, 0, 1, 0, false},
-    {"penalties", 0.8f, 1, 1.2f, 0.3f, 24, 1, 0, false},
-    {"logprobs", 0, 1, 1, 0, 0, 1, TOP, true},
-    {"n = 3", 1, 0.9f, 1, 0, 0, 3, 2, true},
+    {"greedy", 0, 1, 1, 0, 0, 1, 0, false, false},
+    {"seeded", 0.9f, 0.95f, 1, 0, 0, 1, 0, false, false},
+    {"penalties", 0.8f, 1, 1.2f, 0.3f, 24, 1, 0, false, false},
+    {"logprobs", 0, 1, 1, 0, 0, 1, TOP, true, false},
+    {"n = 3", 1, 0.9f, 1, 0, 0, 3, 2, true, false},
+    {"only some ids", 0.7f, 1, 1, 0, 0, 1, TOP, true, true},
 };
 const uint32_t sampling_count = COUNT(sampling_words);
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS_MAX = 256, OTHERS = 7, STATE_BYTES = 256 << 20, IDS_MAX = 512 };
+enum { ROWS_MAX = 256, OTHERS = 7, STATE_BYTES = 48 << 20, IDS_MAX = 512 };
 
 /* ---- the machine ---- */
 
@@ -18,10 +18,11 @@ static void close_machine(struct matrix *m)
     if (m->engine)
         engine_close(m->engine);
     model_close(m->model);
+    model_close(m->draft);
     if (m->device)
         device_backend(m->device)->device_close(m->device);
     m->engine = NULL;
-    m->model = NULL;
+    m->model = m->draft = NULL;
     m->device = NULL;
     m->open = m->refused = false;
 }
@@ -52,9 +53,19 @@ static int open_machine(struct matrix *m, uint32_t model, uint32_t kv, uint32_t 
         rc = b->device_open(&dev, &m->device, err);
     if (rc == 0)
         rc = model_open(m->models[model], m->device, &opt, &m->model, err);
+    for (uint32_t i = 0; i < m->model_count && rc == 0 && !m->draft; i++) {
+        rc = model_open(m->models[i], m->device, &opt, &m->draft, err);
+        if (rc == ERR_UNSUPPORTED && i != model) /* it cannot hold the format */
+            rc = 0, *err = (struct err){0};
+        else if (rc == 0 && model_info(m->draft)->vocab != model_info(m->model)->vocab) {
+            model_close(m->draft);
+            m->draft = NULL;
+        }
+    }
     if (rc == 0) {
+        uint64_t bytes = model_info(m->model)->vocab > 4000 ? 4ull * STATE_BYTES : STATE_BYTES; /* a real model: its positions are larger */
         struct engine_config cfg = {.model = m->model, .device = m->device, .rows_max = ROWS_MAX, .steps_in_flight = w->steps,
-                                    .state_bytes = STATE_BYTES, .id_bytes = id_bytes, .preempt_at = preempting ? 7 : 0};
+                                    .state_bytes = bytes, .draft = m->draft, .draft_state_bytes = bytes, .id_bytes = id_bytes, .preempt_at = preempting ? 7 : 0};
         rc = engine_open(&cfg, &m->engine, err);
     }
     return rc;
@@ -83,6 +94,11 @@ static struct engine_request_config request_config(const struct sampling_word *s
     struct engine_request_config c = {.max_tokens = TOKENS, .n = s->n, .top = s->top, .logprobs = s->logprobs, .penalty_window = s->window};
     c.sampling = (struct sample_params){.temperature = s->temperature, .top_p = s->top_p, .typical_p = 1, .repetition_penalty = s->repetition,
                                         .presence_penalty = s->presence, .seed = seed, .order = {0, 1, 2, 3, 4, 5}};
+    static const uint32_t some[] = {1, 4, 9, 16, 25, 36, 49, 64, 81, 100, 121, 144, 169, 196, 225, 256, 289, 324, 361};
+    if (s->some_ids) {
+        c.allowed_ids = some;
+        c.allowed_count = sizeof some / sizeof *some;
+    }
     return c;
 }
 
