@@ -1,6 +1,6 @@
 /* tests/law/matrix.c - the first law over the engine: whatever is combined, a request's answer is the bytes of its plain run.
  *
- * usage: law_matrix [pairs|triples|full] [--cpu] [--table FILE] MODEL...        --cpu: leave out the machines of backend ref (large models)
+ * usage: law_matrix [pairs|triples|full] [--cpu] [--table FILE] MODEL...        --cpu: large models: no backend ref, four formats
  *
  * The plain run: the request alone, its prompt in one span, cold, no proposals, one thread, one step in flight.  An axis is a list of words
  * below; cells are chosen so that every pair (every triple) of words of different axes occurs in one, or all of them.  A cell that a

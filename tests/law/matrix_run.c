@@ -302,7 +302,7 @@ void matrix_open(struct matrix *m, uint32_t model_count, const char *const *mode
     m->model_count = model_count < MODELS_MAX ? model_count : MODELS_MAX;
     memcpy(m->models, models, m->model_count * sizeof *models);
     m->sizes[AXIS_MODEL] = m->model_count;
-    m->sizes[AXIS_KV] = kv_count;
+    m->sizes[AXIS_KV] = cpu_only && kv_count > 4 ? 4 : kv_count; /* large models: the plain formats, which come first */
     while (m->sizes[AXIS_MACHINE] < machine_count && (!cpu_only || !strcmp(machine_words[m->sizes[AXIS_MACHINE]].backend, "cpu")))
         m->sizes[AXIS_MACHINE]++; /* the cpu's come first */
     m->sizes[AXIS_CACHE] = CACHE_WORDS;
