@@ -2,7 +2,7 @@
 include(GNUInstallDirs)
 
 set(RH_OBJECTS)
-foreach(room base format text tensor hub chat kv backend_ref backend_cpu models plan engine front)
+foreach(room ${RH_ROOMS})
   list(APPEND RH_OBJECTS $<TARGET_OBJECTS:rh_${room}>)
 endforeach()
 if(NOT YYJSON_FOUND)
