@@ -216,6 +216,7 @@ const struct backend backend_cpu = {
     .attention = cpu_op_attention,
     .gated = cpu_op_gated,
     .add = cpu_op_add,
+    .scale = cpu_op_scale,
     .softcap = cpu_op_softcap,
     .gather = cpu_op_gather,
     .short_conv = cpu_op_short_conv,

@@ -1,4 +1,4 @@
-/* backend_cpu/cpu_rows.c - the ops that work row by row: copies, norm, rope, activations, add, soft-cap, gather.
+/* backend_cpu/cpu_rows.c - the ops that work row by row: copies, norm, rope, activations, add, scale, soft-cap, gather.
  *
  * Work is cut in pieces of whole rows, heads, or runs of columns where elements are independent; never inside a sum.
  * Does not:   know pages (cpu_attention.c), weights (cpu_linear.c). */
@@ -127,6 +127,14 @@ static void run_add(struct device *d, uint32_t me, uint32_t count, const void *p
         k->add(row_of(&op->x, s.row) + s.from, row_of(&op->y, s.row) + s.from, s.to - s.from, op->x_scale, op->y_scale);
 }
 
+static void run_scale(struct device *d, uint32_t me, uint32_t count, const void *p)
+{
+    const struct op_scale *op = p;
+    const struct cpu_kernels *k = cpu_kernels_of(d);
+    for (struct share s = share_of(op->x.rows, op->x.cols, me, count); next(&s);)
+        k->scale(row_of(&op->x, s.row) + s.from, row_of(&op->x, s.row) + s.from, s.to - s.from, op->scale);
+}
+
 static void run_softcap(struct device *d, uint32_t me, uint32_t count, const void *p)
 {
     const struct op_softcap *op = p;
@@ -160,5 +168,6 @@ ENQUEUE_OP(rope_table)
 ENQUEUE_OP(rope)
 ENQUEUE_OP(gated)
 ENQUEUE_OP(add)
+ENQUEUE_OP(scale)
 ENQUEUE_OP(softcap)
 ENQUEUE_OP(gather)

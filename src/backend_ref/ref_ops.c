@@ -208,6 +208,16 @@ int ref_run_add(struct device *d, const void *p)
     return 0;
 }
 
+int ref_run_scale(struct device *d, const void *p)
+{
+    (void)d;
+    const struct op_scale *op = p;
+    for (uint32_t r = 0; r < op->x.rows; r++)
+        for (uint32_t c = 0; c < op->x.cols; c++)
+            ref_row(&op->x, r)[c] *= op->scale;
+    return 0;
+}
+
 int ref_run_softcap(struct device *d, const void *p)
 {
     (void)d;

@@ -286,6 +286,14 @@ static int op_add_list(struct device *d, const struct op_add *op)
     return end_line(d);
 }
 
+static int op_scale_list(struct device *d, const struct op_scale *op)
+{
+    buf_z(&d->text, "scale");
+    put_tensor(d, "x", &op->x);
+    buf_printf(&d->text, " scale=%.9g", (double)op->scale);
+    return end_line(d);
+}
+
 static int op_softcap_list(struct device *d, const struct op_softcap *op)
 {
     buf_z(&d->text, "softcap");

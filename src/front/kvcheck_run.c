@@ -24,7 +24,7 @@ static int column_open(struct kvcheck *c, const struct kv_config *base, struct k
     for (uint32_t i = 0; i < base->layer_count; i++) {
         layers[i] = base->layers[i];
         layers[i].k_format = col->k, layers[i].v_format = col->v;
-        if (layers[i].policy != KV_RECURRENT)
+        if (layers[i].policy != KV_RECURRENT && layers[i].shares == 0)
             col->bits_per_position += 8ull * layers[i].n_kv_heads *
                                       (kv_format_k_bytes(col->k, layers[i].d_k) + kv_format_v_bytes(col->v, layers[i].d_v)) / KV_PAGE;
     }
@@ -158,7 +158,8 @@ static int errors_run(struct kvcheck *c, const struct kv_config *base, struct er
     int rc = k && v && plane ? 0 : err_nomem(err, "pages", plane_bytes);
     for (uint32_t l = 0; rc == 0 && l < base->layer_count; l++) {
         const struct kv_layer_spec *spec = &base->layers[l];
-        for (uint32_t p = pages > 0 ? (pages - 1) % PAGE_STRIDE : 0; rc == 0 && spec->policy != KV_RECURRENT && p < pages; p += PAGE_STRIDE)
+        bool stores = spec->policy != KV_RECURRENT && spec->shares == 0;
+        for (uint32_t p = pages > 0 ? (pages - 1) % PAGE_STRIDE : 0; rc == 0 && stores && p < pages; p += PAGE_STRIDE)
             for (uint32_t h = 0; h < spec->n_kv_heads; h++) {
                 if (kv_read_page(c->reference.kv, c->reference.seq, l, h, p, k, v, NULL))
                     break; /* behind its window */

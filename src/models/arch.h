@@ -3,6 +3,7 @@
  * models.c    open, close, inspect; the list of architectures
  * config.c    config.json -> hparams;   metadata.c  GGUF metadata -> hparams
  * source.c    tensors of either file kind under one name;   bind.c  the bind tables -> prepared weights
+ * hparams.c   sizes and checks of what was read;   gemma.c  shared by Gemma's
  * rope.c      inverse frequencies;   decoder.c  the pre-norm transformer layer;   recurrent.c  its recurrent blocks
  * driver.c    one step
  * defaults.c  sampling defaults and end ids
@@ -18,38 +19,48 @@
 #include "models/model.h"
 
 #define ARCH_LIST(X) X(llama) X(mistral) X(qwen2) X(qwen3) X(phi3) X(granite) X(gemma2) X(gemma3) X(lfm2) X(qwen3_5) X(glm4) X(seed_oss) \
-    X(olmo2) X(smollm3)
+    X(olmo2) X(smollm3) X(gemma4)
 
 enum { MODEL_NAME_MAX = 192 };
 
 /* ---- bind tables ---- */
 
-enum model_weight { W_EMBED, W_HEAD, MODEL_WEIGHTS };
-enum model_vec { V_FINAL_NORM, V_ROPE_FREQS, V_ROPE_LONG, V_ROPE_SHORT, MODEL_VECS };
+enum model_weight { W_EMBED, W_HEAD, W_EMBED_LAYERS, W_LAYERS_IN, MODEL_WEIGHTS };
+enum model_vec { V_FINAL_NORM, V_ROPE_FREQS, V_ROPE_LONG, V_ROPE_SHORT, V_ONES, V_LAYERS_NORM, MODEL_VECS };
 enum layer_weight {
     W_Q, W_K, W_V, W_O, W_GATE, W_UP, W_DOWN,
     W_Q_GATE,                                  /* gate of attention's output */
     W_STATE_IN, W_STATE_GATE, W_STATE_A, W_STATE_B, W_STATE_OUT, /* recurrent layers */
+    W_INPUT_GATE, W_INPUT_OUT,                 /* of a layer's own embedding */
     LAYER_WEIGHTS
 };
 enum layer_vec {
     V_ATTN_NORM, V_FFN_NORM, V_POST_ATTN_NORM, V_POST_FFN_NORM, V_Q_NORM, V_K_NORM,
     V_Q_BIAS, V_K_BIAS, V_V_BIAS, V_O_BIAS, V_GATE_BIAS, V_UP_BIAS, V_DOWN_BIAS,
     V_STATE_CONV, V_STATE_RATE, V_STATE_DT, V_STATE_NORM, /* recurrent layers */
+    V_INPUT_NORM,
     LAYER_VECS
 };
+enum layer_number { N_SCALE, LAYER_NUMBERS }; /* tensors of one element, which the host reads */
 
-enum bind_kind { BIND_WEIGHT, BIND_VEC, BIND_LAYER_WEIGHT, BIND_LAYER_VEC, BIND_IGNORED };
-enum bind_layers { LAYERS_ALL, LAYERS_ATTENTION, LAYERS_RECURRENT };
+/* ones: a vector of ones that no file has; ignored layer: a tensor, weights named without ".weight", that may be there */
+enum bind_kind {
+    BIND_WEIGHT, BIND_VEC, BIND_LAYER_WEIGHT, BIND_LAYER_VEC, BIND_LAYER_NUMBER, BIND_ONES, BIND_IGNORED, BIND_IGNORED_LAYER
+};
+/* what a layer must have; several at once */
+enum bind_layers {
+    LAYERS_ALL = 0, LAYERS_ATTENTION = 1, LAYERS_RECURRENT = 2, LAYERS_OWN_KV = 4, LAYERS_OWN_V = 8, LAYERS_OTHERS_KV = 16
+};
 enum bind_map { MAP_NONE, MAP_NEG_EXP }; /* of a Hugging Face vector: -exp(x), as GGUF files have it */
 enum bind_split { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLS, SPLIT_HEADS };
 
 /* shapes as expressions over hparams */
 enum model_dim {
     DIM_0, DIM_1, DIM_HIDDEN, DIM_FFN, DIM_2_FFN, DIM_VOCAB, DIM_Q, DIM_KV, DIM_Q_KV, DIM_QKV, DIM_HEAD, DIM_ROT_HALF,
-    DIM_2_Q, DIM_2_HEAD, DIM_TAPS, DIM_CHANNELS, DIM_STATE_COLS, DIM_STATE_OUT, DIM_STATE_VALUES, DIM_STATE_HEAD
+    DIM_2_Q, DIM_2_HEAD, DIM_TAPS, DIM_CHANNELS, DIM_STATE_COLS, DIM_STATE_OUT, DIM_STATE_VALUES, DIM_STATE_HEAD, DIM_HEAD_MOST,
+    DIM_INPUT, DIM_INPUTS, DIM_INPUT_VOCAB
 };
-uint32_t hparams_dim(const struct hparams *hp, enum model_dim d);
+uint32_t hparams_dim(const struct hparams *hp, uint32_t layer, enum model_dim d); /* of no layer: 0 */
 
 /* One row: a tensor, or rows of one, that must be there while its flags hold.  Weights are named without ".weight". */
 struct bind {
@@ -62,7 +73,7 @@ struct bind {
     uint32_t when, unless;      /* enum hparam_flag: all of when, none of unless */
     enum bind_split split;
     bool norm;                  /* norm_shift applies */
-    enum bind_layers layers;
+    unsigned layers;            /* enum bind_layers */
     enum bind_map map;
 };
 
@@ -82,6 +93,7 @@ struct arch {
     const struct bind *binds;
     uint32_t bind_count;
     int (*layer)(struct model *m, uint32_t layer, struct err *err);
+    int (*begin)(struct model *m, struct err *err); /* between the embedding and the layers; NULL: nothing */
 };
 
 #define ARCH_EXTERN(id) extern const struct arch arch_##id;
@@ -112,8 +124,11 @@ struct metadata_reader {
     const char *arch; /* prefix of its keys */
 };
 
+void metadata_key(char out[128], const struct metadata_reader *md, const char *key); /* the key's whole name */
 int metadata_u32(const struct metadata_reader *md, const char *key, uint32_t *out, struct err *err);
 int metadata_f32(const struct metadata_reader *md, const char *key, float *out, struct err *err);
+/* One flag a layer of `blocks`; `known` false when the key is absent. */
+int metadata_flags(const struct metadata_reader *md, const char *key, uint32_t blocks, uint8_t *out, bool *known, struct err *err);
 int metadata_read_common(struct hparams *hp, const struct metadata_reader *md, struct err *err);
 int metadata_read_rope(struct hparams *hp, const struct metadata_reader *md, struct err *err);
 int metadata_check_keys(const struct metadata_reader *md, const struct arch *arch, struct err *err);
@@ -136,6 +151,7 @@ int source_weight(struct source *s, const char *name, struct weight_src *out, st
 int source_vec(struct source *s, const char *name, uint32_t rows, uint32_t cols, float *out, enum dtype *type_out, struct err *err);
 void source_drop(struct source *s); /* the pages of all that is bound will not be read again */
 void source_ignore(struct source *s, const char *prefix, bool suffix);
+void source_ignore_tensor(struct source *s, const char *name); /* when it is there */
 int source_check_marks(const struct source *s, struct err *err); /* names the first tensor nobody bound */
 
 /* ---- the opened model ---- */
@@ -143,6 +159,7 @@ int source_check_marks(const struct source *s, struct err *err); /* names the fi
 struct layer_weights {
     struct weight *w[LAYER_WEIGHTS];
     const float *v[LAYER_VECS]; /* device */
+    float n[LAYER_NUMBERS];     /* host */
 };
 
 /* what a step in flight reads of the host; unchanged until its event */
@@ -165,6 +182,7 @@ struct step {
     struct tensor q_gate;                           /* HP_ATTN_GATE */
     struct tensor state_in, state_gate, state_a, state_b, state_out; /* recurrent layers */
     struct tensor rope[MODEL_ROPE_SETS];
+    struct tensor extra[MODEL_EXTRA];               /* hparams.extra */
     /* host */
     struct step_staging staging[MODEL_STEPS_IN_FLIGHT];
     uint32_t staging_turn;
@@ -208,13 +226,17 @@ void model_unbind(struct model *m);
 int rope_frequencies(const struct rope_params *p, uint32_t context_train, uint32_t context, const float *divisors,
                      float *inv_freq, float *mscale, struct err *err);
 
-/* decoder.c */
+/* decoder.c: a layer, and its two halves */
 int decoder_layer(struct model *m, uint32_t layer, struct err *err);
+int decoder_mix(struct model *m, uint32_t layer, struct err *err); /* attention or what stands in its place */
+int decoder_mlp(struct model *m, uint32_t layer, struct err *err);
 /* stream += scale * [post] (W x + bias) */
 int decoder_output(struct model *m, struct weight *w, const float *bias, struct tensor x, const float *post, struct err *err);
 /* recurrent.c: what stands in attention's place */
 int recurrent_block(struct model *m, uint32_t layer, struct err *err);
 /* driver.c */
+struct tensor step_rows(const struct model *m, struct tensor t);           /* the rows of the step being enqueued */
+const uint32_t *step_tables(const struct model *m, uint32_t layer);        /* page or block ids of the layer's group */
 int step_open(struct model *m, struct err *err);
 void step_close(struct model *m);
 uint64_t step_plan_bytes(const struct model *m);

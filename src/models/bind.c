@@ -13,23 +13,33 @@ enum { VEC_ALIGN = 16 /* floats */, SETTLE_BYTES = 256 << 20 };
 
 static bool bind_holds(const struct model *m, const struct bind *b)
 {
-    bool named = m->gguf != NULL ? b->gguf != NULL : b->hf != NULL;
+    bool named = b->kind == BIND_ONES || (m->gguf != NULL ? b->gguf != NULL : b->hf != NULL);
     return named && (m->hp.flags & b->when) == b->when && (m->hp.flags & b->unless) == 0;
 }
 
 static uint32_t bind_times(const struct model *m, const struct bind *b)
 {
-    return b->kind == BIND_LAYER_WEIGHT || b->kind == BIND_LAYER_VEC ? m->hp.layers : 1;
+    bool each = b->kind == BIND_LAYER_WEIGHT || b->kind == BIND_LAYER_VEC || b->kind == BIND_LAYER_NUMBER || b->kind == BIND_IGNORED_LAYER;
+    return each ? m->hp.layers : 1;
 }
 
 static bool bind_in_layer(const struct model *m, const struct bind *b, uint32_t layer)
 {
-    return b->layers == LAYERS_ALL || (b->layers == LAYERS_RECURRENT) == (m->hp.recurrent[layer] != 0);
+    const struct hparams *hp = &m->hp;
+    bool own = hp->kv_from[layer] == 0;
+    unsigned has = hp->recurrent[layer] ? LAYERS_RECURRENT : LAYERS_ATTENTION | (own ? LAYERS_OWN_KV : LAYERS_OTHERS_KV);
+    has |= own && !hp->recurrent[layer] && !hp->v_is_k[layer] ? LAYERS_OWN_V : 0;
+    return (has & b->layers) == b->layers;
 }
 
-static uint32_t vec_count(const struct model *m, const struct bind *b)
+static uint32_t bind_dim(const struct model *m, uint32_t layer, enum model_dim d)
 {
-    return hparams_dim(&m->hp, b->rows) * hparams_dim(&m->hp, b->cols);
+    return hparams_dim(&m->hp, layer, d);
+}
+
+static uint32_t vec_count(const struct model *m, const struct bind *b, uint32_t layer)
+{
+    return bind_dim(m, layer, b->rows) * bind_dim(m, layer, b->cols);
 }
 
 static void bind_name(const struct model *m, const struct bind *b, uint32_t layer, char out[MODEL_NAME_MAX])
@@ -62,6 +72,8 @@ static int flags_check(const struct model *m, struct err *err)
                  {HP_ATTN_GATE, "a gate of the attention output"},
                  {HP_QK_NORM_WIDE, "norms of all of q and k"},
                  {HP_FUSED_QKV, "q, k and v in one tensor"},
+                 {HP_LAYER_SCALE, "a scale behind each layer"},
+                 {HP_LAYER_INPUTS, "embeddings of each layer"},
                  {HP_FUSED_GATE_UP, "gate and up in one tensor"}};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         bool served = (m->hp.flags & names[i].flag) == 0;
@@ -83,10 +95,10 @@ static size_t scale_row_bytes(const struct weight_src *src)
     return src->type == DTYPE_MLX ? (size_t)(src->cols / src->group) * (src->scale_type == DTYPE_F32 ? 4 : 2) : 0;
 }
 
-static int weight_slice(const struct model *m, const struct bind *b, struct weight_src *src, struct err *err)
+static int weight_slice(const struct model *m, const struct bind *b, uint32_t layer, struct weight_src *src, struct err *err)
 {
-    uint32_t rows = hparams_dim(&m->hp, b->rows), cols = hparams_dim(&m->hp, b->cols);
-    uint32_t whole = b->of != DIM_0 ? hparams_dim(&m->hp, b->of) : rows, first = hparams_dim(&m->hp, b->first);
+    uint32_t rows = bind_dim(m, layer, b->rows), cols = bind_dim(m, layer, b->cols);
+    uint32_t whole = b->of != DIM_0 ? bind_dim(m, layer, b->of) : rows, first = bind_dim(m, layer, b->first);
     if (src->rows != whole || src->cols != cols) {
         return err_set(err, ERR_FORMAT, "tensor '%s': expected shape [%u, %u], file has [%u, %u]", src->name, whole, cols,
                        src->rows, src->cols);
@@ -105,10 +117,11 @@ static int weight_slice(const struct model *m, const struct bind *b, struct weig
 }
 
 /* The bound rows of every group, one after the other in memory of their own (given back by the caller). */
-static int weight_gather(const struct model *m, const struct bind *b, struct weight_src *src, unsigned char **memory, struct err *err)
+static int weight_gather(const struct model *m, const struct bind *b, uint32_t layer, struct weight_src *src, unsigned char **memory,
+                         struct err *err)
 {
-    uint32_t group = hparams_dim(&m->hp, b->group), first = hparams_dim(&m->hp, b->first);
-    uint32_t groups = hparams_dim(&m->hp, b->of) / group, take = src->rows / groups;
+    uint32_t group = bind_dim(m, layer, b->group), first = bind_dim(m, layer, b->first);
+    uint32_t groups = bind_dim(m, layer, b->of) / group, take = src->rows / groups;
     const void **arrays[] = {&src->data, &src->scales, &src->biases};
     const size_t row_bytes[] = {src->row_bytes, scale_row_bytes(src), scale_row_bytes(src)};
     size_t total = 0, at = 0;
@@ -186,16 +199,17 @@ static int bind_weight(struct model *m, const struct bind *b, uint32_t layer, bo
         return rc;
     }
     src.name = name;
-    rc = weight_slice(m, b, &src, err);
+    rc = weight_slice(m, b, layer, &src, err);
     if (rc != 0) {
         return rc;
     }
-    bool embed = b->kind == BIND_WEIGHT && b->slot == W_EMBED, tied = (m->hp.flags & HP_TIED) != 0;
+    bool model = b->kind == BIND_WEIGHT, embed = model && (b->slot == W_EMBED || b->slot == W_EMBED_LAYERS);
+    bool tied = model && b->slot == W_EMBED && (m->hp.flags & HP_TIED) != 0;
     unsigned use = embed ? WEIGHT_EMBED | (tied ? WEIGHT_LINEAR : 0u) : WEIGHT_LINEAR;
     rc = be->weight_plan(m->device, &src, use, &device_bytes, err);
     unsigned char *gathered = NULL;
     if (rc == 0 && !plan_only && b->group != DIM_0) {
-        rc = weight_gather(m, b, &src, &gathered, err);
+        rc = weight_gather(m, b, layer, &src, &gathered, err);
     }
     if (rc == 0 && !plan_only) {
         struct weight **slot = b->kind == BIND_WEIGHT ? &m->weights[b->slot] : &m->layers[layer].w[b->slot];
@@ -224,13 +238,13 @@ static size_t vec_total(const struct model *m)
     size_t n = 0;
     for (uint32_t i = 0; i < m->arch->bind_count; i++) {
         const struct bind *b = &m->arch->binds[i];
-        if ((b->kind == BIND_VEC || b->kind == BIND_LAYER_VEC) && bind_holds(m, b)) {
+        if ((b->kind == BIND_VEC || b->kind == BIND_LAYER_VEC || b->kind == BIND_ONES) && bind_holds(m, b)) {
             for (uint32_t l = 0; l < bind_times(m, b); l++) {
-                n += bind_in_layer(m, b, l) ? vec_round(vec_count(m, b)) : 0;
+                n += b->kind != BIND_LAYER_VEC || bind_in_layer(m, b, l) ? vec_round(vec_count(m, b, l)) : 0;
             }
         }
     }
-    return n + (size_t)MODEL_ROPE_SETS * vec_round(m->hp.head_dim);
+    return n + (size_t)MODEL_ROPE_SETS * vec_round(model_head_dim(&m->hp));
 }
 
 /* Room for one vector: where to write it now, and where the device will have it. */
@@ -243,9 +257,9 @@ static float *vec_take(struct model *m, uint32_t count, const float **device)
 }
 
 /* What a Hugging Face file has otherwise than GGUF; a matrix [rows][cols] becomes [cols][rows]. */
-static int vec_transform(const struct model *m, const struct bind *b, float *x, struct err *err)
+static int vec_transform(const struct model *m, const struct bind *b, uint32_t layer, float *x, struct err *err)
 {
-    uint32_t rows = hparams_dim(&m->hp, b->rows), cols = hparams_dim(&m->hp, b->cols);
+    uint32_t rows = bind_dim(m, layer, b->rows), cols = bind_dim(m, layer, b->cols);
     for (uint32_t i = 0; b->map == MAP_NEG_EXP && m->hfdir != NULL && i < rows; i++) {
         x[i] = -(float)math_expd((double)x[i]);
     }
@@ -269,14 +283,14 @@ static int vec_transform(const struct model *m, const struct bind *b, float *x, 
 static int bind_vec(struct model *m, const struct bind *b, uint32_t layer, struct err *err)
 {
     char name[MODEL_NAME_MAX];
-    uint32_t count = vec_count(m, b);
+    uint32_t count = vec_count(m, b, layer);
     const float **slot = b->kind == BIND_VEC ? &m->vecs[b->slot] : &m->layers[layer].v[b->slot];
     float *host = vec_take(m, count, slot);
     bind_name(m, b, layer, name);
     enum dtype type = DTYPE_F32;
-    int rc = source_vec(&m->source, name, hparams_dim(&m->hp, b->rows), hparams_dim(&m->hp, b->cols), host, &type, err);
+    int rc = source_vec(&m->source, name, bind_dim(m, layer, b->rows), bind_dim(m, layer, b->cols), host, &type, err);
     if (rc == 0) {
-        rc = vec_transform(m, b, host, err);
+        rc = vec_transform(m, b, layer, host, err);
     }
     for (uint32_t i = 0; rc == 0 && b->norm && i < count; i++) {
         host[i] += m->hp.norm_shift;
@@ -297,6 +311,32 @@ static int bind_vec(struct model *m, const struct bind *b, uint32_t layer, struc
     return rc;
 }
 
+/* A tensor of one element that the host reads. */
+static int bind_number(struct model *m, const struct bind *b, uint32_t layer, struct err *err)
+{
+    char name[MODEL_NAME_MAX];
+    float *out = &m->layers[layer].n[b->slot];
+    enum dtype type = DTYPE_F32;
+    bind_name(m, b, layer, name);
+    int rc = source_vec(&m->source, name, 1, 1, out, &type, err);
+    if (rc == 0 && !__builtin_isfinite(*out)) {
+        rc = err_set(err, ERR_FORMAT, "tensor '%s' is not finite", name);
+    }
+    if (rc == 0) {
+        count_type(m, type, true, 1, type == DTYPE_F32 ? 4 : 2);
+    }
+    return rc;
+}
+
+static void bind_ones(struct model *m, const struct bind *b)
+{
+    uint32_t count = vec_count(m, b, 0);
+    float *host = vec_take(m, count, &m->vecs[b->slot]);
+    for (uint32_t i = 0; i < count; i++) {
+        host[i] = 1.0f;
+    }
+}
+
 static int bind_rope(struct model *m, const float *divisors, struct err *err)
 {
     for (uint32_t s = 0; s < m->hp.rope_sets; s++) {
@@ -312,28 +352,47 @@ static int bind_rope(struct model *m, const float *divisors, struct err *err)
 
 /* ---- the walk ---- */
 
+static int bind_row(struct model *m, const struct bind *b, uint32_t layer, bool plan_only, struct err *err)
+{
+    char name[MODEL_NAME_MAX];
+    const char *what = m->gguf != NULL ? b->gguf : b->hf;
+    switch (b->kind) {
+    case BIND_WEIGHT:
+    case BIND_LAYER_WEIGHT:
+        return bind_weight(m, b, layer, plan_only, err);
+    case BIND_VEC:
+    case BIND_LAYER_VEC:
+        return bind_vec(m, b, layer, err);
+    case BIND_LAYER_NUMBER:
+        return bind_number(m, b, layer, err);
+    case BIND_ONES:
+        bind_ones(m, b);
+        return 0;
+    case BIND_IGNORED:
+        source_ignore(&m->source, what, what[strlen(what) - 1] != '.');
+        return 0;
+    case BIND_IGNORED_LAYER:
+        bind_name(m, b, layer, name);
+        source_ignore_tensor(&m->source, name);
+        return 0;
+    }
+    return err_set(err, ERR_INTERNAL, "bind row of kind %d", (int)b->kind);
+}
+
 static int bind_rows(struct model *m, bool plan_only, struct err *err)
 {
     const float *divisors = NULL;
     for (uint32_t i = 0; i < m->arch->bind_count; i++) {
         const struct bind *b = &m->arch->binds[i];
-        bool weight = b->kind == BIND_WEIGHT || b->kind == BIND_LAYER_WEIGHT;
         if (!bind_holds(m, b)) {
-            continue;
-        }
-        if (b->kind == BIND_IGNORED) {
-            const char *what = m->gguf != NULL ? b->gguf : b->hf;
-            source_ignore(&m->source, what, what[strlen(what) - 1] != '.');
             continue;
         }
         if (b->kind == BIND_VEC && b->slot == V_ROPE_FREQS) {
             divisors = m->vec_host + m->vec_used;
         }
         for (uint32_t l = 0; l < bind_times(m, b); l++) {
-            if (!bind_in_layer(m, b, l)) {
-                continue;
-            }
-            int rc = weight ? bind_weight(m, b, l, plan_only, err) : bind_vec(m, b, l, err);
+            bool whole = b->kind == BIND_WEIGHT || b->kind == BIND_VEC || b->kind == BIND_ONES || b->kind == BIND_IGNORED;
+            int rc = whole || bind_in_layer(m, b, l) ? bind_row(m, b, l, plan_only, err) : 0;
             if (rc != 0) {
                 return rc;
             }
@@ -396,11 +455,13 @@ int model_bind(struct model *m, bool plan_only, struct err *err)
 void model_unbind(struct model *m)
 {
     const struct backend *be = device_backend(m->device);
-    if (m->weights[W_HEAD] != NULL && m->weights[W_HEAD] != m->weights[W_EMBED]) {
-        be->weight_free(m->device, m->weights[W_HEAD]);
+    if (m->weights[W_HEAD] == m->weights[W_EMBED]) {
+        m->weights[W_HEAD] = NULL; /* tied: one weight */
     }
-    if (m->weights[W_EMBED] != NULL) {
-        be->weight_free(m->device, m->weights[W_EMBED]);
+    for (uint32_t i = 0; i < MODEL_WEIGHTS; i++) {
+        if (m->weights[i] != NULL) {
+            be->weight_free(m->device, m->weights[i]);
+        }
     }
     for (uint32_t l = 0; m->layers != NULL && l < m->hp.layers; l++) {
         for (uint32_t i = 0; i < LAYER_WEIGHTS; i++) {

@@ -177,7 +177,7 @@ static int rope_read_kind(struct rope_params *p, yyjson_val *obj, const char *wh
         const char *name;
         enum rope_kind kind;
     } known[] = {{"default", ROPE_PLAIN}, {"linear", ROPE_LINEAR}, {"llama3", ROPE_LLAMA3}, {"yarn", ROPE_YARN},
-                 {"longrope", ROPE_LONGROPE}, {"su", ROPE_LONGROPE}};
+                 {"longrope", ROPE_LONGROPE}, {"su", ROPE_LONGROPE}, {"proportional", ROPE_PROPORTIONAL}};
     struct str name = STR("default");
     int rc = json_get_str(obj, "type", &name, where, err);
     if (rc == 0) {
@@ -280,7 +280,11 @@ int config_read_rope(struct hparams *hp, uint32_t set, const struct config_reade
     if (!(partial > 0.0) || partial > 1.0) {
         return err_set(err, ERR_FORMAT, "%s: partial_rotary_factor: expected above 0 to 1, got %g", cfg->where, partial);
     }
-    uint32_t head = hp->head_dim ? hp->head_dim : hp->heads ? hp->hidden / hp->heads : 0;
+    uint32_t head = p->head ? p->head : hp->head_dim ? hp->head_dim : hp->heads ? hp->hidden / hp->heads : 0;
     p->rot = (uint32_t)((double)head * partial);
+    if (p->kind == ROPE_PROPORTIONAL) { /* pairs as of the whole head, the first of them with an angle */
+        p->rot = head;
+        p->turned = (uint32_t)((double)head * partial / 2.0);
+    }
     return 0;
 }

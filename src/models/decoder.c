@@ -1,19 +1,15 @@
-/* models/decoder.c - one pre-norm transformer layer, with what its members differ in taken from hparams: biases, norms of q and
- * k, norms after each block, scales, soft cap, sliding window, two ropes or none, a gate of attention's output, no norm before the blocks, recurrent layers.
+/* models/decoder.c - one pre-norm transformer layer, with what its members differ in taken from hparams: biases, norms of q, k and v,
+ * norms after each block, scales, soft cap, sliding window, two ropes or none, a gate of attention's output, no norm before the blocks,
+ * sizes of each layer's own, K and V of an earlier layer, v that is k, recurrent layers.
  *
- *   x += scale * [post] Wo attention(rope [norm] Wq n(x), rope [norm] Wk n(x), Wv n(x)) [sigmoid(Wg n(x))]     n: RMS norm
+ *   x += scale * [post] Wo attention(rope [norm] Wq n(x), rope [norm] Wk n(x), [norm] Wv n(x)) [sigmoid(Wg n(x))]     n: RMS norm
  *   x += scale * [post] Wdown (act(Wgate n(x)) * Wup n(x)) */
 #include "models/arch.h"
-
-static struct tensor rows_of(const struct model *m, struct tensor t)
-{
-    return tensor_rows(t, 0, m->step.rows);
-}
 
 int decoder_output(struct model *m, struct weight *w, const float *bias, struct tensor x, const float *post, struct err *err)
 {
     const struct hparams *hp = &m->hp;
-    struct tensor stream = rows_of(m, m->step.x), block = rows_of(m, m->step.block);
+    struct tensor stream = step_rows(m, m->step.x), block = step_rows(m, m->step.block);
     if (post == NULL) {
         struct op_linear op = {.w = w, .bias = bias, .x = x, .y = stream, .alpha = hp->residual_scale, .add = true};
         return op_linear(m->device, &op, err);
@@ -42,86 +38,129 @@ static int block_inputs(struct model *m, const struct op_norm_linear *op, struct
     return rc;
 }
 
-/* q, k, v and the gate of attention's output. */
-static int attention_inputs(struct model *m, const struct layer_weights *l, struct tensor q, struct tensor k, struct err *err)
+/* What a layer's attention works on: views of the step's buffers. */
+struct attention {
+    const struct layer_shape *shape;
+    const struct layer_weights *l;
+    struct tensor q, k, v, y, gate;
+    bool own, gated; /* K and V of its own; a gate of its output */
+};
+
+static struct attention attention_of(const struct model *m, uint32_t layer)
 {
     const struct hparams *hp = &m->hp;
-    bool gated = (hp->flags & HP_ATTN_GATE) != 0;
-    struct op_norm_linear qkv = {.x = rows_of(m, m->step.x),
-                                 .norm_w = l->v[V_ATTN_NORM],
-                                 .eps = hp->eps,
-                                 .n = gated ? 4 : 3,
-                                 .w = {l->w[W_Q], l->w[W_K], l->w[W_V], l->w[W_Q_GATE]},
-                                 .bias = {l->v[V_Q_BIAS], l->v[V_K_BIAS], l->v[V_V_BIAS]},
-                                 .y = {q, k, rows_of(m, m->step.v), gated ? rows_of(m, m->step.q_gate) : (struct tensor){0}},
-                                 .scratch = rows_of(m, m->step.normed)};
-    int rc = block_inputs(m, &qkv, err);
+    const struct layer_shape *shape = &hp->shape[layer];
+    uint32_t q = hp->heads * shape->head_dim, kv = shape->kv_heads * shape->head_dim;
+    struct attention a = {.shape = shape, .l = &m->layers[layer], .own = hp->kv_from[layer] == 0,
+                          .gated = (hp->flags & HP_ATTN_GATE) != 0};
+    a.q = tensor_cols(step_rows(m, m->step.q), 0, q);
+    a.k = tensor_cols(step_rows(m, m->step.k), 0, kv);
+    a.v = tensor_cols(step_rows(m, m->step.v), 0, kv);
+    a.y = tensor_cols(step_rows(m, m->step.att), 0, q);
+    a.gate = a.gated ? tensor_cols(step_rows(m, m->step.q_gate), 0, q) : (struct tensor){0};
+    return a;
+}
+
+static void input_add(struct op_norm_linear *op, const struct weight *w, const float *bias, struct tensor y)
+{
+    op->w[op->n] = w;
+    op->bias[op->n] = bias;
+    op->y[op->n++] = y;
+}
+
+static int norm_heads(struct model *m, struct tensor x, struct tensor y, uint32_t dim, const float *w, struct err *err)
+{
+    struct op_norm op = {.x = x, .y = y, .dim = dim, .w = w, .eps = m->hp.eps};
+    return op_norm(m->device, &op, err);
+}
+
+/* q, k, v and the gate of attention's output. */
+static int attention_inputs(struct model *m, uint32_t layer, const struct attention *a, struct err *err)
+{
+    const struct hparams *hp = &m->hp;
+    const struct layer_weights *l = a->l;
+    struct op_norm_linear in = {.x = step_rows(m, m->step.x), .norm_w = l->v[V_ATTN_NORM], .eps = hp->eps,
+                                .scratch = step_rows(m, m->step.normed)};
+    input_add(&in, l->w[W_Q], l->v[V_Q_BIAS], a->q);
+    if (a->own) {
+        input_add(&in, l->w[W_K], l->v[V_K_BIAS], a->k);
+    }
+    if (a->own && !hp->v_is_k[layer]) {
+        input_add(&in, l->w[W_V], l->v[V_V_BIAS], a->v);
+    }
+    if (a->gated) {
+        input_add(&in, l->w[W_Q_GATE], NULL, a->gate);
+    }
+    int rc = block_inputs(m, &in, err);
     if (rc == 0 && (hp->flags & HP_QK_NORM_WIDE) != 0) {
-        struct op_norm norm_q = {.x = q, .y = q, .dim = q.cols, .w = l->v[V_Q_NORM], .eps = hp->eps};
-        struct op_norm norm_k = {.x = k, .y = k, .dim = k.cols, .w = l->v[V_K_NORM], .eps = hp->eps};
-        rc = op_norm(m->device, &norm_q, err);
-        rc = rc != 0 ? rc : op_norm(m->device, &norm_k, err);
+        rc = norm_heads(m, a->q, a->q, a->q.cols, l->v[V_Q_NORM], err);
+        rc = rc != 0 ? rc : norm_heads(m, a->k, a->k, a->k.cols, l->v[V_K_NORM], err);
+    }
+    if (rc == 0 && a->own && (hp->flags & HP_V_NORM) != 0) {
+        rc = norm_heads(m, hp->v_is_k[layer] ? a->k : a->v, a->v, a->shape->head_dim, m->vecs[V_ONES], err);
     }
     return rc;
+}
+
+/* Norms of the heads and rope; K and V, where the layer has its own, into the pages. */
+static int attention_prepare(struct model *m, uint32_t layer, const struct attention *a, struct err *err)
+{
+    const struct hparams *hp = &m->hp;
+    bool wide = (hp->flags & HP_QK_NORM_WIDE) != 0;
+    struct tensor rope = step_rows(m, m->step.rope[hp->rope_sets > 1 && hp->sliding[layer]]);
+    const float *q_norm = wide ? NULL : a->l->v[V_Q_NORM], *k_norm = wide ? NULL : a->l->v[V_K_NORM];
+    if (a->own) {
+        struct op_attn_prepare op = {.q = a->q, .k = a->k, .v = a->v, .n_heads = hp->heads, .head_dim = a->shape->head_dim,
+                                     .q_norm = q_norm, .k_norm = k_norm, .eps = hp->eps,
+                                     .table = hp->no_rope[layer] ? (struct tensor){0} : rope, .pairing = hp->pairing,
+                                     .layer = kv_layer_view(m->step.kv, layer), .spans = m->step.spans,
+                                     .span_count = m->step.span_count, .tables = step_tables(m, layer)};
+        return op_attn_prepare(m->device, &op, err);
+    }
+    int rc = q_norm != NULL ? norm_heads(m, a->q, a->q, a->shape->head_dim, q_norm, err) : 0;
+    struct op_rope turn = {.x = a->q, .n_heads = hp->heads, .head_dim = a->shape->head_dim, .table = rope, .pairing = hp->pairing};
+    return rc != 0 || hp->no_rope[layer] ? rc : op_rope(m->device, &turn, err);
 }
 
 static int attention_block(struct model *m, uint32_t layer, struct err *err)
 {
     const struct hparams *hp = &m->hp;
-    const struct layer_weights *l = &m->layers[layer];
-    const struct kv_layer *kv = kv_layer_view(m->step.kv, layer);
-    const uint32_t *tables = m->step.tables + (size_t)kv_layer_group(m->step.kv, layer) * m->step.tables_cap;
-    bool sliding = m->kv_layers[layer].policy == KV_WINDOW, wide = (hp->flags & HP_QK_NORM_WIDE) != 0;
-    struct tensor q = rows_of(m, m->step.q), k = rows_of(m, m->step.k), att = rows_of(m, m->step.att);
-    struct tensor rope = rows_of(m, m->step.rope[hp->rope_sets > 1 && hp->sliding[layer]]);
-    int rc = attention_inputs(m, l, q, k, err);
-    if (rc != 0) {
-        return rc;
+    struct attention a = attention_of(m, layer);
+    int rc = attention_inputs(m, layer, &a, err);
+    if (rc == 0) {
+        rc = attention_prepare(m, layer, &a, err);
     }
-    struct op_attn_prepare prepare = {.q = q,
-                                      .k = k,
-                                      .v = rows_of(m, m->step.v),
-                                      .n_heads = hp->heads,
-                                      .head_dim = hp->head_dim,
-                                      .q_norm = wide ? NULL : l->v[V_Q_NORM],
-                                      .k_norm = wide ? NULL : l->v[V_K_NORM],
-                                      .eps = hp->eps,
-                                      .table = hp->no_rope[layer] ? (struct tensor){0} : rope,
-                                      .pairing = hp->pairing,
-                                      .layer = kv,
-                                      .spans = m->step.spans,
-                                      .span_count = m->step.span_count,
-                                      .tables = tables};
-    rc = op_attn_prepare(m->device, &prepare, err);
-    if (rc != 0) {
-        return rc;
+    if (rc == 0) {
+        bool sliding = m->kv_layers[layer].policy == KV_WINDOW;
+        struct op_attention op = {.q = a.q, .y = a.y, .n_heads = hp->heads, .layer = kv_layer_view(m->step.kv, layer),
+                                  .spans = m->step.spans, .span_count = m->step.span_count, .tables = step_tables(m, layer),
+                                  .scale = hp->attn_scale, .softcap = hp->attn_softcap, .window = sliding ? hp->window : 0};
+        rc = op_attention(m->device, &op, err);
     }
-    struct op_attention attention = {
-        .q = q, .y = att, .n_heads = hp->heads, .layer = kv, .spans = m->step.spans, .span_count = m->step.span_count,
-        .tables = tables, .scale = hp->attn_scale, .softcap = hp->attn_softcap, .window = sliding ? hp->window : 0};
-    rc = op_attention(m->device, &attention, err);
-    if (rc == 0 && (hp->flags & HP_ATTN_GATE) != 0) {
-        struct op_gated gate = {.gate = rows_of(m, m->step.q_gate), .up = att, .y = att, .act = ACT_SIGMOID};
+    if (rc == 0 && a.gated) {
+        struct op_gated gate = {.gate = a.gate, .up = a.y, .y = a.y, .act = ACT_SIGMOID};
         rc = op_gated(m->device, &gate, err);
     }
-    return rc != 0 ? rc : decoder_output(m, l->w[W_O], l->v[V_O_BIAS], att, l->v[V_POST_ATTN_NORM], err);
+    return rc != 0 ? rc : decoder_output(m, a.l->w[W_O], a.l->v[V_O_BIAS], a.y, a.l->v[V_POST_ATTN_NORM], err);
 }
 
-static int mlp_block(struct model *m, uint32_t layer, struct err *err)
+int decoder_mlp(struct model *m, uint32_t layer, struct err *err)
 {
     const struct hparams *hp = &m->hp;
     const struct layer_weights *l = &m->layers[layer];
-    struct tensor x = rows_of(m, m->step.x), gate = rows_of(m, m->step.gate), up = rows_of(m, m->step.up);
+    uint32_t ffn = hp->shape[layer].ffn;
+    struct tensor x = step_rows(m, m->step.x), gate = tensor_cols(step_rows(m, m->step.gate), 0, ffn);
+    struct tensor up = tensor_cols(step_rows(m, m->step.up), 0, ffn);
     int rc = 0;
     if ((hp->flags & (HP_MLP_BIAS | HP_NO_PRE_NORM)) == 0) {
         struct op_norm_gated op = {.x = x, .norm_w = l->v[V_FFN_NORM], .eps = hp->eps, .gate = l->w[W_GATE], .up = l->w[W_UP],
-                                   .act = hp->act, .y = gate, .scratch = rows_of(m, m->step.normed), .scratch_gate = gate,
+                                   .act = hp->act, .y = gate, .scratch = step_rows(m, m->step.normed), .scratch_gate = gate,
                                    .scratch_up = up};
         rc = op_norm_gated(m->device, &op, err);
     } else {
         struct op_norm_linear op = {.x = x, .norm_w = l->v[V_FFN_NORM], .eps = hp->eps, .n = 2, .w = {l->w[W_GATE], l->w[W_UP]},
                                     .bias = {l->v[V_GATE_BIAS], l->v[V_UP_BIAS]}, .y = {gate, up},
-                                    .scratch = rows_of(m, m->step.normed)};
+                                    .scratch = step_rows(m, m->step.normed)};
         rc = block_inputs(m, &op, err);
         if (rc == 0) {
             struct op_gated act = {.gate = gate, .up = up, .y = gate, .act = hp->act};
@@ -131,8 +170,13 @@ static int mlp_block(struct model *m, uint32_t layer, struct err *err)
     return rc != 0 ? rc : decoder_output(m, l->w[W_DOWN], l->v[V_DOWN_BIAS], gate, l->v[V_POST_FFN_NORM], err);
 }
 
+int decoder_mix(struct model *m, uint32_t layer, struct err *err)
+{
+    return m->hp.recurrent[layer] ? recurrent_block(m, layer, err) : attention_block(m, layer, err);
+}
+
 int decoder_layer(struct model *m, uint32_t layer, struct err *err)
 {
-    int rc = m->hp.recurrent[layer] ? recurrent_block(m, layer, err) : attention_block(m, layer, err);
-    return rc != 0 ? rc : mlp_block(m, layer, err);
+    int rc = decoder_mix(m, layer, err);
+    return rc != 0 ? rc : decoder_mlp(m, layer, err);
 }

@@ -63,8 +63,8 @@ static size_t step_layout(struct step *s, const struct model *m, struct step_wal
     s->k = walk_tensor(w, rows, kv);
     s->v = walk_tensor(w, rows, kv);
     s->att = walk_tensor(w, rows, q);
-    s->gate = walk_tensor(w, rows, hp->ffn);
-    s->up = walk_tensor(w, rows, hp->ffn);
+    s->gate = walk_tensor(w, rows, model_ffn(hp));
+    s->up = walk_tensor(w, rows, model_ffn(hp));
     if ((hp->flags & HP_ATTN_GATE) != 0) {
         s->q_gate = walk_tensor(w, rows, q);
     }
@@ -78,6 +78,9 @@ static size_t step_layout(struct step *s, const struct model *m, struct step_wal
     }
     for (uint32_t r = 0; r < hp->rope_sets; r++) {
         s->rope[r] = walk_tensor(w, rows, hp->rope[r].rot);
+    }
+    for (uint32_t i = 0; i < MODEL_EXTRA; i++) {
+        s->extra[i] = hp->extra[i] != 0 ? walk_tensor(w, rows, hp->extra[i]) : (struct tensor){0};
     }
     s->out = walk_tensor(w, s->logit_rows_max, hp->hidden);
     s->logits = walk_tensor(w, s->logit_rows_max, hp->vocab);
@@ -105,10 +108,13 @@ uint64_t step_plan_bytes(const struct model *m)
 void step_reserve_sizes(const struct model *m, struct device_reserve *out)
 {
     const struct hparams *hp = &m->hp;
-    uint32_t q = model_q_cols(hp), widest = hp->hidden > hp->ffn ? hp->hidden : hp->ffn;
-    widest = model_state_out(hp) > widest ? model_state_out(hp) : widest;
-    *out = (struct device_reserve){.rows_max = rows_max(m), .cols_max = widest > q ? widest : q, .heads_max = hp->heads,
-                                   .head_dim_max = hp->head_dim, .context_max = m->context, .logit_rows_max = logit_rows_max(m),
+    const uint32_t inputs[] = {hp->hidden, model_ffn(hp), model_q_cols(hp), model_state_out(hp), hp->layer_inputs};
+    uint32_t widest = 0;
+    for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) {
+        widest = inputs[i] > widest ? inputs[i] : widest;
+    }
+    *out = (struct device_reserve){.rows_max = rows_max(m), .cols_max = widest, .heads_max = hp->heads,
+                                   .head_dim_max = model_head_dim(hp), .context_max = m->context, .logit_rows_max = logit_rows_max(m),
                                    .vocab_max = hp->vocab,
                                    .state_dim_max = hp->state.d_k > hp->state.d_v ? hp->state.d_k : hp->state.d_v};
 }
@@ -306,6 +312,16 @@ static int step_upload(struct model *m, const struct span *spans, struct err *er
 
 /* ---- the body ---- */
 
+struct tensor step_rows(const struct model *m, struct tensor t)
+{
+    return tensor_rows(t, 0, m->step.rows);
+}
+
+const uint32_t *step_tables(const struct model *m, uint32_t layer)
+{
+    return m->step.tables + (size_t)kv_layer_group(m->step.kv, layer) * m->step.tables_cap;
+}
+
 static int step_inputs(struct model *m, struct err *err)
 {
     struct step *s = &m->step;
@@ -420,6 +436,9 @@ int model_forward(struct model *m, struct kv *kv, const struct span *spans, uint
     }
     if (rc == 0) {
         rc = step_inputs(m, err);
+    }
+    if (rc == 0 && m->arch->begin != NULL) {
+        rc = m->arch->begin(m, err);
     }
     for (uint32_t l = 0; l < m->hp.layers && rc == 0; l++) {
         rc = m->arch->layer(m, l, err);

@@ -2,11 +2,47 @@
 #ifndef RH_MODELS_GEMMA_H
 #define RH_MODELS_GEMMA_H
 
-#include "models/arch.h"
+#include "models/decoder_binds.h"
+
+/* step buffers of models with embeddings of each layer: of all layers [rows][layers * n], as looked up, and one layer's gate */
+enum { GEMMA_INPUTS, GEMMA_EMBEDDED, GEMMA_GATE, GEMMA_EXTRA };
+
+/* a tensor that files carry along for layers that read the keys and values of another one */
+#define BIND_UNUSED(gguf_, hf_) \
+    {.kind = BIND_IGNORED_LAYER, .gguf = "blk.%u." gguf_, .hf = "model.layers.%u." hf_, .layers = LAYERS_OTHERS_KV}
+#define BINDS_UNUSED_KV                                                                                                          \
+    BIND_UNUSED("attn_k", "self_attn.k_proj"), BIND_UNUSED("attn_v", "self_attn.v_proj"),                                        \
+    BIND_UNUSED("attn_k_norm", "self_attn.k_norm"), BIND_UNUSED("attn_v_norm", "self_attn.v_norm")
+
+#define BINDS_LAYER_INPUTS                                                                                                       \
+    {.kind = BIND_WEIGHT, .slot = W_EMBED_LAYERS, .gguf = "per_layer_token_embd", .hf = "model.embed_tokens_per_layer",          \
+     .rows = DIM_INPUT_VOCAB, .cols = DIM_INPUTS, .when = HP_LAYER_INPUTS, .split = SPLIT_ROWS},                                 \
+    {.kind = BIND_WEIGHT, .slot = W_LAYERS_IN, .gguf = "per_layer_model_proj", .hf = "model.per_layer_model_projection",         \
+     .rows = DIM_INPUTS, .cols = DIM_HIDDEN, .when = HP_LAYER_INPUTS},                                                           \
+    {.kind = BIND_VEC, .slot = V_LAYERS_NORM, .gguf = "per_layer_proj_norm.weight", .hf = "model.per_layer_projection_norm.weight", \
+     .rows = DIM_INPUT, .cols = DIM_1, .when = HP_LAYER_INPUTS},                                                                 \
+    BIND_MATRIX(W_INPUT_GATE, "inp_gate", "per_layer_input_gate", DIM_INPUT, DIM_HIDDEN, SPLIT_NONE, .when = HP_LAYER_INPUTS),   \
+    BIND_MATRIX(W_INPUT_OUT, "proj", "per_layer_projection", DIM_HIDDEN, DIM_INPUT, SPLIT_NONE, .when = HP_LAYER_INPUTS),        \
+    BIND_VECTOR(V_INPUT_NORM, "post_norm.weight", "post_per_layer_input_norm.weight", DIM_HIDDEN, .when = HP_LAYER_INPUTS)
 
 /* Every `period`-th layer is full, the others slide; 0: none slides. */
 void gemma_layers_by_period(struct hparams *hp, uint32_t period);
 /* query_pre_attn_scalar, the two soft caps, the window; and the scale of the embedding. */
 int gemma_read_scales(struct hparams *hp, const struct config_reader *cfg, struct err *err);
+/* use_bidirectional_attention: refused, unless it is about pictures only. */
+int gemma_refuse_bidirectional(const struct config_reader *cfg, struct err *err);
+/* Common keys, rope, window, soft caps, scales; a model of `layers_27b` layers has an attention scale of its own (0: none has). */
+int gemma_read_metadata(struct hparams *hp, const struct metadata_reader *md, uint32_t layers_27b, struct err *err);
+/* attention.sliding_window_pattern as one flag a layer; `known` false when it is a period or absent. */
+int gemma_read_pattern(struct hparams *hp, const struct metadata_reader *md, bool *known, struct err *err);
+
+/* The last `shared` layers read what the last layer of their kind before them stored. */
+int gemma_share_kv(struct hparams *hp, uint32_t shared, struct err *err);
+/* Embeddings of each layer, `n` elements (0: none) for `vocab` ids; heads and layers are known. */
+int gemma_layer_inputs(struct hparams *hp, uint32_t n, uint32_t vocab, struct err *err);
+/* Before the layers: GEMMA_INPUTS = (norm(W x / sqrt(hidden)) + sqrt(n) embedding) / sqrt(2). */
+int gemma_inputs_begin(struct model *m, struct err *err);
+/* GEMMA_GATE = act(Wgate x) * the layer's inputs */
+int gemma_input_gate(struct model *m, uint32_t layer, struct tensor x, struct tensor *gate, struct err *err);
 
 #endif

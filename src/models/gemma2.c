@@ -1,6 +1,5 @@
 /* models/gemma2.c - Gemma 2: sliding and full layers in turn, soft caps on scores and logits, norms before and after each block with
  * weight 1 + w (GGUF files have the 1 added already), scaled embedding. */
-#include "models/decoder_binds.h"
 #include "models/gemma.h"
 
 static const struct bind binds[] = {
@@ -23,7 +22,7 @@ static void defaults(struct hparams *hp)
 
 static int read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
 {
-    bool known = false, bidirectional = false;
+    bool known = false;
     defaults(hp);
     hp->heads = 8, hp->kv_heads = 4, hp->vocab = 256000;
     hp->flags |= HP_TIED;
@@ -36,10 +35,7 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
         rc = gemma_read_scales(hp, cfg, err);
     }
     if (rc == 0) {
-        rc = json_get_bool(cfg->root, "use_bidirectional_attention", &bidirectional, cfg->where, err);
-    }
-    if (rc == 0 && bidirectional) {
-        return err_set(err, ERR_UNSUPPORTED, "%s: use_bidirectional_attention is not supported", cfg->where);
+        rc = gemma_refuse_bidirectional(cfg, err);
     }
     if (rc == 0) {
         rc = config_read_layer_types(hp, cfg, &known, err);
@@ -53,25 +49,8 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
 static int read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err)
 {
     defaults(hp);
-    int rc = metadata_read_common(hp, md, err);
-    if (rc == 0) {
-        rc = metadata_read_rope(hp, md, err);
-    }
-    if (rc == 0) {
-        rc = metadata_u32(md, "attention.sliding_window", &hp->window, err);
-    }
-    if (rc == 0) {
-        rc = metadata_f32(md, "attn_logit_softcapping", &hp->attn_softcap, err);
-    }
-    if (rc == 0) {
-        rc = metadata_f32(md, "final_logit_softcapping", &hp->final_softcap, err);
-    }
+    int rc = gemma_read_metadata(hp, md, 46, err);
     gemma_layers_by_period(hp, 2);
-    /* the file does not say: the 27B model (46 layers) scales by hidden / heads, all others by the head */
-    if (rc == 0 && hp->heads != 0 && hp->layers == 46) {
-        hp->attn_scale = (float)(1.0 / __builtin_sqrt((double)(hp->hidden / hp->heads)));
-    }
-    hp->embed_scale = __builtin_sqrtf((float)hp->hidden);
     return rc;
 }
 

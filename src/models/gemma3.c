@@ -2,7 +2,6 @@
  * each block, of every q and k head, all with weight 1 + w (GGUF files have the 1 added already); scaled embedding.
  *
  * The embedding scale is sqrt(hidden) in f32, as transformers computes it for f32 weights and as GGUF's users do. */
-#include "models/decoder_binds.h"
 #include "models/gemma.h"
 
 static const struct bind binds[] = {
@@ -27,35 +26,6 @@ static void defaults(struct hparams *hp)
     hp->context_train = 131072;
 }
 
-void gemma_layers_by_period(struct hparams *hp, uint32_t period)
-{
-    for (uint32_t i = 0; i < hp->layers && i < MODEL_LAYERS_MAX; i++) {
-        hp->sliding[i] = period != 0 && (i + 1) % period != 0;
-    }
-}
-
-int gemma_read_scales(struct hparams *hp, const struct config_reader *cfg, struct err *err)
-{
-    float query_scalar = 256.0f;
-    int rc = json_get_f32(cfg->root, "query_pre_attn_scalar", &query_scalar, cfg->where, err);
-    if (rc == 0) {
-        rc = json_get_f32(cfg->root, "attn_logit_softcapping", &hp->attn_softcap, cfg->where, err);
-    }
-    if (rc == 0) {
-        rc = json_get_f32(cfg->root, "final_logit_softcapping", &hp->final_softcap, cfg->where, err);
-    }
-    if (rc == 0) {
-        rc = json_get_u32(cfg->root, "sliding_window", &hp->window, cfg->where, err);
-    }
-    if (rc == 0 && !(query_scalar > 0.0f)) {
-        return err_set(err, ERR_FORMAT, "%s: query_pre_attn_scalar: expected a number above 0, got %g", cfg->where,
-                       (double)query_scalar);
-    }
-    hp->attn_scale = (float)(1.0 / __builtin_sqrt((double)query_scalar));
-    hp->embed_scale = __builtin_sqrtf((float)hp->hidden);
-    return rc;
-}
-
 /* Two rope sets: rope_parameters by layer type, or rope_theta and rope_scaling for full layers beside rope_local_base_freq. */
 static int read_rope(struct hparams *hp, const struct config_reader *cfg, struct err *err)
 {
@@ -70,7 +40,7 @@ static int read_rope(struct hparams *hp, const struct config_reader *cfg, struct
 static int read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
 {
     uint32_t pattern = 6;
-    bool known = false, bidirectional = false;
+    bool known = false;
     defaults(hp);
     hp->heads = 8, hp->kv_heads = 4, hp->vocab = 262208, hp->window = 4096;
     hp->flags |= HP_TIED;
@@ -83,7 +53,7 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
         rc = gemma_read_scales(hp, cfg, err);
     }
     if (rc == 0) {
-        rc = json_get_bool(cfg->root, "use_bidirectional_attention", &bidirectional, cfg->where, err);
+        rc = gemma_refuse_bidirectional(cfg, err);
     }
     if (rc == 0) {
         rc = json_get_u32(cfg->root, "_sliding_window_pattern", &pattern, cfg->where, err);
@@ -94,61 +64,26 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
     if (rc == 0) {
         rc = config_read_layer_types(hp, cfg, &known, err);
     }
-    if (rc == 0 && bidirectional) {
-        return err_set(err, ERR_UNSUPPORTED, "%s: use_bidirectional_attention is not supported", cfg->where);
-    }
     if (!known) {
         gemma_layers_by_period(hp, pattern);
     }
     return rc;
 }
 
-/* attention.sliding_window_pattern: one flag a layer, or the period; files without it mean 6. */
-static int read_pattern(struct hparams *hp, const struct metadata_reader *md, struct err *err)
-{
-    uint32_t period = 6;
-    const struct gguf_value *v = gguf_value_find(md->gguf, "gemma3.attention.sliding_window_pattern");
-    if (v == NULL || v->type != GGUF_ARRAY) {
-        int rc = metadata_u32(md, "attention.sliding_window_pattern", &period, err);
-        gemma_layers_by_period(hp, hp->window != 0 ? period : 0);
-        return rc;
-    }
-    if (v->count != hp->layers) {
-        return err_set(err, ERR_FORMAT, "gemma3.attention.sliding_window_pattern: expected %u entries, got %llu", hp->layers,
-                       (unsigned long long)v->count);
-    }
-    for (uint32_t i = 0; i < hp->layers; i++) {
-        int64_t flag = 0;
-        int rc = gguf_array_i64(v, i, &flag);
-        if (rc != 0) {
-            return err_set(err, ERR_FORMAT, "gemma3.attention.sliding_window_pattern: expected true or false");
-        }
-        hp->sliding[i] = flag != 0;
-    }
-    return 0;
-}
-
 static int read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err)
 {
+    uint32_t period = 6;
+    bool known = false;
     defaults(hp);
-    int rc = metadata_read_common(hp, md, err);
+    int rc = gemma_read_metadata(hp, md, 62, err);
     if (rc == 0) {
-        rc = metadata_read_rope(hp, md, err);
+        rc = gemma_read_pattern(hp, md, &known, err);
     }
-    if (rc == 0) {
-        rc = metadata_u32(md, "attention.sliding_window", &hp->window, err);
+    if (rc != 0 || known) {
+        return rc;
     }
-    if (rc == 0) {
-        rc = metadata_f32(md, "final_logit_softcapping", &hp->final_softcap, err);
-    }
-    if (rc == 0) {
-        rc = read_pattern(hp, md, err);
-    }
-    /* the file does not say: the 27B model (62 layers) scales by hidden / heads, all others by the head */
-    if (rc == 0 && hp->heads != 0 && hp->layers == 62) {
-        hp->attn_scale = (float)(1.0 / __builtin_sqrt((double)(hp->hidden / hp->heads)));
-    }
-    hp->embed_scale = __builtin_sqrtf((float)hp->hidden);
+    rc = metadata_u32(md, "attention.sliding_window_pattern", &period, err);
+    gemma_layers_by_period(hp, hp->window != 0 ? period : 0);
     return rc;
 }
 

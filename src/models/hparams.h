@@ -6,15 +6,17 @@
 #include "tensor/state.h"
 #include "tensor/tensor.h"
 
-enum { MODEL_LAYERS_MAX = 512, MODEL_ROPE_PAIRS_MAX = 512, MODEL_ROPE_SETS = 2 };
+enum { MODEL_LAYERS_MAX = 512, MODEL_ROPE_PAIRS_MAX = 512, MODEL_ROPE_SETS = 2, MODEL_EXTRA = 8 };
 
-enum rope_kind { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONGROPE };
+enum rope_kind { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONGROPE, ROPE_PROPORTIONAL };
 
 struct rope_params {
     enum rope_kind kind;
     double theta;
+    uint32_t head;                /* head dim of the layers that use it; 0 = the model's */
     uint32_t rot;                 /* elements of a head that turn; even */
-    double factor;                /* linear, llama3, yarn; longrope: 0 = context_train / original */
+    uint32_t turned;              /* proportional: pairs with an angle; the others, up to rot / 2, stay */
+    double factor;                /* linear, llama3, yarn, proportional (0 = 1); longrope: 0 = context_train / original */
     double low_freq, high_freq;   /* llama3 */
     uint32_t original;            /* context before scaling; 0 = context_train */
     double beta_fast, beta_slow;  /* yarn */
@@ -41,6 +43,14 @@ enum hparam_flag {
     HP_ATTN_GATE = 1 << 10,    /* attention's output times the sigmoid of a gate beside q */
     HP_QK_NORM_WIDE = 1 << 11, /* norms of all of q and all of k, not of each head */
     HP_NO_PRE_NORM = 1 << 12,  /* blocks read the stream itself */
+    HP_V_NORM = 1 << 13,       /* norms of each head of v, without weights */
+    HP_LAYER_SCALE = 1 << 14,  /* the stream is multiplied by a number behind each layer */
+    HP_LAYER_INPUTS = 1 << 15, /* every layer has an embedding of its own */
+};
+
+/* Sizes that may differ from layer to layer. */
+struct layer_shape {
+    uint32_t kv_heads, head_dim, ffn;
 };
 
 struct hparams {
@@ -60,14 +70,24 @@ struct hparams {
     uint32_t window;           /* 0 = no sliding layer */
     uint8_t sliding[MODEL_LAYERS_MAX];
     uint8_t no_rope[MODEL_LAYERS_MAX]; /* layers without rope */
+    struct layer_shape shape[MODEL_LAYERS_MAX]; /* 0: the model's value, which hparams_finish puts in its place */
+    uint16_t kv_from[MODEL_LAYERS_MAX];         /* 1 + the earlier layer whose K and V this one reads; 0: its own */
+    uint8_t v_is_k[MODEL_LAYERS_MAX];           /* v is k before its norm and rope */
+    uint32_t layer_inputs, layer_vocab;         /* HP_LAYER_INPUTS: elements a layer, ids */
+    uint32_t extra[MODEL_EXTRA];                /* columns of step buffers of the architecture's own; 0: none */
     struct state_shape state;  /* of recurrent layers; anchor 0: the architecture has none */
     bool state_tiled;          /* value head v reads key head v mod heads (GGUF); else v / values */
     uint8_t recurrent[MODEL_LAYERS_MAX];
     uint32_t ignored_layers;   /* GGUF: blocks behind the last layer that a forward does not use */
 };
 
+/* The widest layer's: what a step's buffers hold. */
 uint32_t model_q_cols(const struct hparams *hp); /* heads * head_dim */
 uint32_t model_kv_cols(const struct hparams *hp);
+uint32_t model_head_dim(const struct hparams *hp);
+uint32_t model_ffn(const struct hparams *hp);
+/* The values that layers left open. */
+void hparams_finish(struct hparams *hp);
 /* Recurrent layers: columns of what the convolution and the recurrence read, and of what they give; 0: the model has none. */
 uint32_t model_state_cols(const struct hparams *hp);
 uint32_t model_state_out(const struct hparams *hp);

@@ -1,4 +1,4 @@
-/* models/metadata.c - GGUF metadata -> hparams, and the checks both file kinds share.
+/* models/metadata.c - GGUF metadata -> hparams.
  *
  * Keys under "<arch>." are all known: read, or without effect on a forward; another one is an error that names it. */
 #include "models/arch.h"
@@ -15,9 +15,9 @@ static const char *const keys_common[] = {
     /* no effect */
     "vocab_size", "rope.scaling.finetuned", "tensor_data_layout", NULL};
 
-static int metadata_key(char out[128], const struct metadata_reader *md, const char *key)
+void metadata_key(char out[128], const struct metadata_reader *md, const char *key)
 {
-    return snprintf(out, 128, "%s.%s", md->arch, key);
+    snprintf(out, 128, "%s.%s", md->arch, key);
 }
 
 int metadata_u32(const struct metadata_reader *md, const char *key, uint32_t *out, struct err *err)
@@ -119,29 +119,68 @@ static int refuse_variants(const struct metadata_reader *md, uint32_t value_leng
     return rc;
 }
 
-/* attention.head_count_kv: one number, or one a layer: 0 for recurrent layers, the same for all others. */
-static int read_kv_heads(struct hparams *hp, const struct metadata_reader *md, struct err *err)
+/* A number, or one a layer, into `values`; false in `known` when the key is absent. */
+static int read_layers_u32(const struct metadata_reader *md, const char *key, uint32_t layers, uint32_t *values, bool *known,
+                           struct err *err)
 {
-    char key[128];
-    metadata_key(key, md, "attention.head_count_kv");
-    const struct gguf_value *v = gguf_value_find(md->gguf, key);
-    if (v == NULL || v->type != GGUF_ARRAY) {
-        return metadata_u32(md, "attention.head_count_kv", &hp->kv_heads, err);
+    char name[128];
+    uint32_t one = 0;
+    metadata_key(name, md, key);
+    const struct gguf_value *v = gguf_value_find(md->gguf, name);
+    bool array = v != NULL && v->type == GGUF_ARRAY;
+    *known = v != NULL;
+    if (array && v->count != layers) {
+        return err_set(err, ERR_FORMAT, "%s: expected %u entries, got %llu", name, layers, (unsigned long long)v->count);
     }
-    if (v->count != hp->layers || hp->layers > MODEL_LAYERS_MAX) {
-        return err_set(err, ERR_FORMAT, "%s: expected %u entries, got %llu", key, hp->layers, (unsigned long long)v->count);
-    }
-    for (uint32_t i = 0; i < hp->layers; i++) {
-        int64_t n = 0;
-        int rc = gguf_array_i64(v, i, &n);
-        if (rc != 0 || n < 0 || n > 4096 || (n != 0 && hp->kv_heads != 0 && n != hp->kv_heads)) {
-            return err_set(err, ERR_UNSUPPORTED, "%s: layer %u has %lld, others %u: expected one number for all", key, i,
-                           (long long)n, hp->kv_heads);
+    int rc = v != NULL && !array ? gguf_get_u32(md->gguf, name, &one, err) : 0;
+    for (uint32_t i = 0; i < layers && rc == 0; i++) {
+        int64_t n = one;
+        if (array && (gguf_array_i64(v, i, &n) != 0 || n < 0 || n > UINT32_MAX)) {
+            return err_set(err, ERR_FORMAT, "%s: layer %u: expected a number of 32 bits", name, i);
         }
-        hp->kv_heads = n != 0 ? (uint32_t)n : hp->kv_heads;
-        hp->recurrent[i] = n == 0;
+        values[i] = (uint32_t)n;
+    }
+    return rc;
+}
+
+int metadata_flags(const struct metadata_reader *md, const char *key, uint32_t blocks, uint8_t *out, bool *known, struct err *err)
+{
+    char name[128];
+    metadata_key(name, md, key);
+    const struct gguf_value *v = gguf_value_find(md->gguf, name);
+    *known = v != NULL;
+    for (uint32_t i = 0; v != NULL && i < blocks && i < MODEL_LAYERS_MAX; i++) {
+        int64_t flag = 0;
+        if (v->type != GGUF_ARRAY || v->count != blocks || gguf_array_i64(v, i, &flag) != 0) {
+            return err_set(err, ERR_FORMAT, "%s: expected %u flags", name, blocks);
+        }
+        out[i] = flag != 0;
     }
     return 0;
+}
+
+/* Key/value heads, 0 of them for recurrent layers, and feed-forward sizes; the model's are the first layer's that has any. */
+static int read_shapes(struct hparams *hp, const struct metadata_reader *md, struct err *err)
+{
+    uint32_t values[MODEL_LAYERS_MAX] = {0}, layers = hp->layers;
+    bool known = false;
+    if (layers > MODEL_LAYERS_MAX) {
+        return err_set(err, ERR_FORMAT, "layers: expected 1 to %d, got %u", MODEL_LAYERS_MAX, layers);
+    }
+    int rc = read_layers_u32(md, "attention.head_count_kv", layers, values, &known, err);
+    for (uint32_t i = 0; i < layers && rc == 0 && known; i++) {
+        hp->kv_heads = hp->kv_heads != 0 ? hp->kv_heads : values[i];
+        hp->shape[i].kv_heads = values[i];
+        hp->recurrent[i] = values[i] == 0;
+    }
+    if (rc == 0) {
+        rc = read_layers_u32(md, "feed_forward_length", layers, values, &known, err);
+    }
+    for (uint32_t i = 0; i < layers && rc == 0 && known; i++) {
+        hp->ffn = hp->ffn != 0 ? hp->ffn : values[i];
+        hp->shape[i].ffn = values[i];
+    }
+    return rc;
 }
 
 int metadata_read_common(struct hparams *hp, const struct metadata_reader *md, struct err *err)
@@ -151,13 +190,13 @@ int metadata_read_common(struct hparams *hp, const struct metadata_reader *md, s
         const char *key;
         uint32_t *out;
     } sizes[] = {{"embedding_length", &hp->hidden}, {"block_count", &hp->layers}, {"attention.head_count", &hp->heads},
-                 {"feed_forward_length", &hp->ffn}, {"context_length", &hp->context_train}};
+                 {"context_length", &hp->context_train}};
     int rc = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && rc == 0; i++) {
         rc = metadata_u32(md, sizes[i].key, sizes[i].out, err);
     }
     if (rc == 0) {
-        rc = read_kv_heads(hp, md, err);
+        rc = read_shapes(hp, md, err);
     }
     hp->head_dim = hp->heads ? hp->hidden / hp->heads : 0;
     value_length = hp->head_dim;
@@ -263,87 +302,4 @@ int metadata_read_rope(struct hparams *hp, const struct metadata_reader *md, str
         rc = rc != 0 ? rc : metadata_f64(md, "rope.freq_base_swa", &hp->rope[1].theta, err);
     }
     return rc;
-}
-
-/* ---- both file kinds ---- */
-
-uint32_t model_q_cols(const struct hparams *hp)
-{
-    return hp->heads * hp->head_dim;
-}
-
-uint32_t model_kv_cols(const struct hparams *hp)
-{
-    return hp->kv_heads * hp->head_dim;
-}
-
-static uint32_t value_heads(const struct hparams *hp)
-{
-    return hp->state.heads * hp->state.values;
-}
-
-uint32_t model_state_cols(const struct hparams *hp)
-{
-    return hp->state.values == 0 ? 3 * hp->state.channels : hp->state.heads * hp->state.channels;
-}
-
-uint32_t model_state_out(const struct hparams *hp)
-{
-    return hp->state.values == 0 ? hp->state.channels : value_heads(hp) * hp->state.d_v;
-}
-
-uint32_t hparams_dim(const struct hparams *hp, enum model_dim d)
-{
-    uint32_t q = model_q_cols(hp), kv = model_kv_cols(hp);
-    const uint32_t dims[] = {[DIM_0] = 0, [DIM_1] = 1, [DIM_HIDDEN] = hp->hidden, [DIM_FFN] = hp->ffn, [DIM_2_FFN] = 2 * hp->ffn,
-                             [DIM_VOCAB] = hp->vocab, [DIM_Q] = q, [DIM_KV] = kv, [DIM_Q_KV] = q + kv, [DIM_QKV] = q + 2 * kv,
-                             [DIM_HEAD] = hp->head_dim, [DIM_ROT_HALF] = hp->rope[0].rot / 2, [DIM_2_Q] = 2 * q,
-                             [DIM_2_HEAD] = 2 * hp->head_dim, [DIM_TAPS] = hp->state.taps,
-                             [DIM_CHANNELS] = hp->state.heads * hp->state.channels, [DIM_STATE_COLS] = model_state_cols(hp),
-                             [DIM_STATE_OUT] = model_state_out(hp), [DIM_STATE_VALUES] = value_heads(hp),
-                             [DIM_STATE_HEAD] = hp->state.d_v};
-    return dims[d];
-}
-
-int hparams_check(const struct hparams *hp, struct err *err)
-{
-    const struct {
-        const char *what;
-        uint32_t value, most;
-    } ranges[] = {{"layers", hp->layers, MODEL_LAYERS_MAX}, {"hidden size", hp->hidden, 1u << 20}, {"heads", hp->heads, 4096},
-                  {"key/value heads", hp->kv_heads, 4096}, {"head dim", hp->head_dim, 2 * MODEL_ROPE_PAIRS_MAX},
-                  {"feed-forward size", hp->ffn, 1u << 22}, {"vocabulary", hp->vocab, 1u << 24},
-                  {"training context", hp->context_train, 1u << 30}};
-    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
-        if (ranges[i].value == 0 || ranges[i].value > ranges[i].most) {
-            return err_set(err, ERR_FORMAT, "%s: expected 1 to %u, got %u", ranges[i].what, ranges[i].most, ranges[i].value);
-        }
-    }
-    for (uint32_t i = 0; i < hp->layers; i++) {
-        if (hp->recurrent[i] && !state_shape_valid(&hp->state)) {
-            return err_set(err, ERR_UNSUPPORTED,
-                           "recurrent layer %u of %u heads, %u channels, %u taps, %u value heads each, dims %u and %u", i,
-                           hp->state.heads, hp->state.channels, hp->state.taps, hp->state.values, hp->state.d_k, hp->state.d_v);
-        }
-    }
-    if (hp->heads % hp->kv_heads != 0) {
-        return err_set(err, ERR_FORMAT, "%u heads are no multiple of %u key/value heads", hp->heads, hp->kv_heads);
-    }
-    for (uint32_t s = 0; s < hp->rope_sets; s++) {
-        if (hp->rope[s].rot == 0 || hp->rope[s].rot % 2 != 0 || hp->rope[s].rot > hp->head_dim || !(hp->rope[s].theta > 1.0)) {
-            return err_set(err, ERR_FORMAT, "rope over %u of %u head elements with base %g", hp->rope[s].rot, hp->head_dim,
-                           hp->rope[s].theta);
-        }
-    }
-    const float scales[] = {hp->eps, hp->embed_scale, hp->residual_scale, hp->attn_scale, hp->logit_scale};
-    for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++) {
-        if (!(scales[i] > 0.0f) || scales[i] > 1e6f) {
-            return err_set(err, ERR_FORMAT, "a scale or the norm epsilon is %g: expected above 0 to 1e6", (double)scales[i]);
-        }
-    }
-    if (!(hp->attn_softcap >= 0.0f) || !(hp->final_softcap >= 0.0f)) {
-        return err_set(err, ERR_FORMAT, "soft caps %g and %g: expected 0 or more", (double)hp->attn_softcap,
-                       (double)hp->final_softcap);
-    }
-    return 0;
 }

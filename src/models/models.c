@@ -59,19 +59,6 @@ static void hparams_defaults(struct hparams *hp)
     }
 }
 
-/* What follows from the sizes when the file left it out. */
-static void hparams_finish(struct hparams *hp)
-{
-    hp->kv_heads = hp->kv_heads ? hp->kv_heads : hp->heads;
-    hp->head_dim = hp->head_dim ? hp->head_dim : hp->heads ? hp->hidden / hp->heads : 0;
-    for (uint32_t s = 0; s < MODEL_ROPE_SETS; s++) {
-        hp->rope[s].rot = hp->rope[s].rot ? hp->rope[s].rot : hp->head_dim;
-    }
-    if (hp->attn_scale == 0.0f && hp->head_dim != 0) {
-        hp->attn_scale = (float)(1.0 / __builtin_sqrt((double)hp->head_dim));
-    }
-}
-
 static int read_gguf(struct model *m, struct err *err)
 {
     struct str name = {0};
@@ -134,6 +121,26 @@ static int kv_layers_check(const struct model *m, struct err *err)
     return 0;
 }
 
+/* A layer that reads another's K and V stores nothing: what it has is the other's. */
+static int kv_layers_share(struct model *m, struct err *err)
+{
+    for (uint32_t i = 0; i < m->opt.kv_layer_count; i++) {
+        uint32_t layer = m->opt.kv_layers[i].layer, from = m->hp.kv_from[layer];
+        if (from != 0) {
+            return err_set(err, ERR_ARGUMENT, "kv config: layer %u reads what layer %u stores: it has no format of its own", layer,
+                           from - 1);
+        }
+    }
+    for (uint32_t i = 0; i < m->hp.layers; i++) {
+        uint32_t from = m->hp.kv_from[i];
+        if (from != 0) {
+            m->kv_layers[i] = m->kv_layers[from - 1];
+            m->kv_layers[i].shares = from;
+        }
+    }
+    return 0;
+}
+
 static int kv_layers_make(struct model *m, struct err *err)
 {
     const struct hparams *hp = &m->hp;
@@ -148,8 +155,9 @@ static int kv_layers_make(struct model *m, struct err *err)
         }
         bool slides = hp->sliding[i] && hp->window != 0 && hp->window < m->context;
         m->kv_layers[i] = (struct kv_layer_spec){
-            .policy = slides ? KV_WINDOW : KV_FULL, .window = slides ? hp->window : 0, .n_kv_heads = hp->kv_heads,
-            .d_k = hp->head_dim, .d_v = hp->head_dim, .k_format = m->opt.k_format, .v_format = m->opt.v_format};
+            .policy = slides ? KV_WINDOW : KV_FULL, .window = slides ? hp->window : 0, .n_kv_heads = hp->shape[i].kv_heads,
+            .d_k = hp->shape[i].head_dim, .d_v = hp->shape[i].head_dim, .k_format = m->opt.k_format,
+            .v_format = m->opt.v_format};
     }
     for (uint32_t i = 0; i < m->opt.kv_layer_count; i++) {
         const struct model_kv_layer *own = &m->opt.kv_layers[i];
@@ -159,7 +167,8 @@ static int kv_layers_make(struct model *m, struct err *err)
         m->kv_layers[own->layer].k_format = own->k_format;
         m->kv_layers[own->layer].v_format = own->v_format;
     }
-    return kv_layers_check(m, err);
+    int rc = kv_layers_share(m, err);
+    return rc != 0 ? rc : kv_layers_check(m, err);
 }
 
 static void info_name(struct model *m, const char *path)

@@ -115,19 +115,13 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
 static int read_layers(struct hparams *hp, const struct metadata_reader *md, uint32_t blocks, struct err *err)
 {
     uint32_t interval = 4;
-    const struct gguf_value *v = gguf_value_find(md->gguf, "qwen35.attention.recurrent_layers");
-    if (v == NULL) {
-        int rc = metadata_u32(md, "full_attention_interval", &interval, err);
-        return rc != 0 ? rc : layers_by_interval(hp, interval, err);
+    bool known = false;
+    int rc = metadata_flags(md, "attention.recurrent_layers", blocks, hp->recurrent, &known, err);
+    if (rc == 0 && !known) {
+        rc = metadata_u32(md, "full_attention_interval", &interval, err);
+        rc = rc != 0 ? rc : layers_by_interval(hp, interval, err);
     }
-    for (uint32_t i = 0; i < hp->layers && i < MODEL_LAYERS_MAX; i++) {
-        int64_t flag = 0;
-        if (v->type != GGUF_ARRAY || v->count != blocks || gguf_array_i64(v, i, &flag) != 0) {
-            return err_set(err, ERR_FORMAT, "qwen35.attention.recurrent_layers: expected %u flags", blocks);
-        }
-        hp->recurrent[i] = flag != 0;
-    }
-    return 0;
+    return rc;
 }
 
 static int read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err)

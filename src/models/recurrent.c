@@ -4,28 +4,18 @@
  *   delta net:          x += Wout (norm(delta(Win n(x), Wa n(x), Wb n(x))) * silu(Wz n(x)))        norm: per value head */
 #include "models/arch.h"
 
-static struct tensor rows_of(const struct model *m, struct tensor t)
-{
-    return tensor_rows(t, 0, m->step.rows);
-}
-
-static const uint32_t *tables_of(const struct model *m, uint32_t layer)
-{
-    return m->step.tables + (size_t)kv_layer_group(m->step.kv, layer) * m->step.tables_cap;
-}
-
 static int conv_block(struct model *m, uint32_t layer, struct err *err)
 {
     const struct layer_weights *l = &m->layers[layer];
-    struct tensor in = rows_of(m, m->step.state_in), out = rows_of(m, m->step.state_out);
-    struct op_norm_linear project = {.x = rows_of(m, m->step.x), .norm_w = l->v[V_ATTN_NORM], .eps = m->hp.eps, .n = 1,
-                                     .w = {l->w[W_STATE_IN]}, .y = {in}, .scratch = rows_of(m, m->step.normed)};
+    struct tensor in = step_rows(m, m->step.state_in), out = step_rows(m, m->step.state_out);
+    struct op_norm_linear project = {.x = step_rows(m, m->step.x), .norm_w = l->v[V_ATTN_NORM], .eps = m->hp.eps, .n = 1,
+                                     .w = {l->w[W_STATE_IN]}, .y = {in}, .scratch = step_rows(m, m->step.normed)};
     int rc = op_norm_linear(m->device, &project, err);
     if (rc != 0) {
         return rc;
     }
     struct op_short_conv conv = {.x = in, .y = out, .w = l->v[V_STATE_CONV], .layer = kv_state_view(m->step.kv, layer),
-                                 .spans = m->step.spans, .span_count = m->step.span_count, .tables = tables_of(m, layer)};
+                                 .spans = m->step.spans, .span_count = m->step.span_count, .tables = step_tables(m, layer)};
     rc = op_short_conv(m->device, &conv, err);
     return rc != 0 ? rc : decoder_output(m, l->w[W_STATE_OUT], NULL, out, NULL, err);
 }
@@ -34,11 +24,11 @@ static int delta_block(struct model *m, uint32_t layer, struct err *err)
 {
     const struct hparams *hp = &m->hp;
     const struct layer_weights *l = &m->layers[layer];
-    struct tensor in = rows_of(m, m->step.state_in), z = rows_of(m, m->step.state_gate), a = rows_of(m, m->step.state_a);
-    struct tensor b = rows_of(m, m->step.state_b), out = rows_of(m, m->step.state_out);
-    struct op_norm_linear project = {.x = rows_of(m, m->step.x), .norm_w = l->v[V_ATTN_NORM], .eps = hp->eps, .n = 4,
+    struct tensor in = step_rows(m, m->step.state_in), z = step_rows(m, m->step.state_gate), a = step_rows(m, m->step.state_a);
+    struct tensor b = step_rows(m, m->step.state_b), out = step_rows(m, m->step.state_out);
+    struct op_norm_linear project = {.x = step_rows(m, m->step.x), .norm_w = l->v[V_ATTN_NORM], .eps = hp->eps, .n = 4,
                                      .w = {l->w[W_STATE_IN], l->w[W_STATE_GATE], l->w[W_STATE_A], l->w[W_STATE_B]},
-                                     .y = {in, z, a, b}, .scratch = rows_of(m, m->step.normed)};
+                                     .y = {in, z, a, b}, .scratch = step_rows(m, m->step.normed)};
     int rc = op_norm_linear(m->device, &project, err);
     if (rc != 0) {
         return rc;
@@ -46,7 +36,7 @@ static int delta_block(struct model *m, uint32_t layer, struct err *err)
     struct op_delta_net delta = {.qkv = in, .a = a, .b = b, .y = out, .conv = l->v[V_STATE_CONV], .rate = l->v[V_STATE_RATE],
                                  .dt_bias = l->v[V_STATE_DT], .eps = 1e-6f, .tiled = hp->state_tiled,
                                  .layer = kv_state_view(m->step.kv, layer), .spans = m->step.spans,
-                                 .span_count = m->step.span_count, .tables = tables_of(m, layer)};
+                                 .span_count = m->step.span_count, .tables = step_tables(m, layer)};
     rc = op_delta_net(m->device, &delta, err);
     if (rc == 0) {
         struct op_norm norm = {.x = out, .y = out, .dim = hp->state.d_v, .w = l->v[V_STATE_NORM], .eps = hp->eps};

@@ -79,7 +79,8 @@ static void longrope(const struct rope_params *p, uint32_t n, uint32_t context_t
 
 static int check(const struct rope_params *p, struct err *err)
 {
-    bool scaled = p->kind == ROPE_LINEAR || p->kind == ROPE_LLAMA3 || p->kind == ROPE_YARN;
+    bool scaled = p->kind == ROPE_LINEAR || p->kind == ROPE_LLAMA3 || p->kind == ROPE_YARN ||
+                  (p->kind == ROPE_PROPORTIONAL && p->factor != 0.0);
     if (scaled && !(p->factor >= 1e-3 && p->factor <= 1e6)) {
         return err_set(err, ERR_FORMAT, "rope factor: expected 0.001 to 1e6, got %g", p->factor);
     }
@@ -118,6 +119,11 @@ int rope_frequencies(const struct rope_params *params, uint32_t context_train, u
     }
     switch (p->kind) {
     case ROPE_PLAIN:
+        break;
+    case ROPE_PROPORTIONAL:
+        for (uint32_t i = 0; i < n; i++) {
+            inv[i] = i < p->turned ? inv[i] / (p->factor != 0.0 ? (float)p->factor : 1.0f) : 0.0f;
+        }
         break;
     case ROPE_LINEAR:
         for (uint32_t i = 0; i < n; i++) {

@@ -180,6 +180,18 @@ void source_ignore(struct source *s, const char *what, bool suffix)
     }
 }
 
+void source_ignore_tensor(struct source *s, const char *name)
+{
+    static const char *const parts[] = {"", ".weight", ".scales", ".biases"};
+    char text[MODEL_NAME_MAX];
+    for (size_t p = 0; p < sizeof parts / sizeof parts[0]; p++) {
+        struct str full = source_name(s, name, parts[p], text);
+        for (size_t i = 0; i < source_count(s); i++) {
+            s->marks[i] = str_eq(source_name_at(s, i), full) ? MARK_IGNORED : s->marks[i];
+        }
+    }
+}
+
 int source_check_marks(const struct source *s, struct err *err)
 {
     for (size_t i = 0; i < source_count(s); i++) {

@@ -83,6 +83,10 @@ struct op_add {      /* y = y * y_scale + x * x_scale (one rounding each, produc
     struct tensor x, y;
     float x_scale, y_scale;
 };
+struct op_scale {    /* x = scale * x, in place */
+    struct tensor x;
+    float scale;
+};
 struct op_softcap {  /* y = cap * tanh(x / cap), in place */
     struct tensor x;
     float cap;
@@ -176,6 +180,7 @@ struct op_attn_prepare { /* q, k: optional per-head norm, then rope; k, v stored
     REQUIRED(attention)                 \
     REQUIRED(gated)                     \
     REQUIRED(add)                       \
+    REQUIRED(scale)                     \
     REQUIRED(softcap)                   \
     REQUIRED(gather)                    \
     REQUIRED(short_conv)                \

@@ -199,6 +199,13 @@ int op_add(struct device *d, const struct op_add *op, struct err *err)
     return op->x.rows ? ENQUEUE(add) : 0;
 }
 
+int op_scale(struct device *d, const struct op_scale *op, struct err *err)
+{
+    TRY(need_tensor("scale", "x", &op->x, op->x.rows, op->x.cols, err));
+    NEED("scale", isfinite(op->scale), "scale %g", (double)op->scale);
+    return op->x.rows ? ENQUEUE(scale) : 0;
+}
+
 int op_softcap(struct device *d, const struct op_softcap *op, struct err *err)
 {
     TRY(need_tensor("softcap", "x", &op->x, op->x.rows, op->x.cols, err));

@@ -230,6 +230,14 @@ static inline void case_add(struct bench *b, struct outcome *out, const struct r
     bench_wait(b);
     keep_tensor(out, &op.y);
 }
+static inline void case_scale(struct bench *b, struct outcome *out, const struct row_case *c)
+{
+    struct err err = {0};
+    struct op_scale op = {.x = bench_tensor(b, c->rows, c->cols, 1), .scale = c->a};
+    must(op_scale(b->d, &op, &err), &err);
+    bench_wait(b);
+    keep_tensor(out, &op.x);
+}
 static inline void case_softcap(struct bench *b, struct outcome *out, const struct row_case *c)
 {
     struct err err = {0};
@@ -494,6 +502,7 @@ static inline size_t row_cases(struct row_case *cases)
         CASE("norm groups", 2e-6, case_norm, .rows = 2, .cols = dims[i], .n = 3, .variant = 2)
         CASE("norm add", 2e-6, case_norm, .rows = 1, .cols = dims[i], .n = 1, .variant = 1, .a = i % 2 ? 1.0f : 0.22f)
         CASE("add", 1e-6, case_add, .rows = 3, .cols = dims[i], .a = i % 2 ? 1.0f : 0.3f, .c = i % 3 ? 1.0f : 0.7f)
+        CASE("scale", 0, case_scale, .rows = 3, .cols = dims[i], .a = 0.37f)
         CASE("softcap", 1e-6, case_softcap, .rows = 2, .cols = dims[i], .a = i % 2 ? 40.0f : 0.5f, .c = 30)
         CASE("gather", 0, case_gather, .rows = 5, .cols = dims[i], .n = 7)
         for (int act = 0; act < ACT_COUNT; act++)

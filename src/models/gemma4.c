@@ -1,0 +1,288 @@
+/* models/gemma4.c - Gemma 4, text: sliding layers and full ones, which have heads, key/value heads and a rope of their own; norms of q,
+ * k and v heads, before and after each block, with weights as stored; a scale behind each layer; scaled embedding.
+ *
+ * Full layers may take k for v.  Later layers may read what the last earlier layer of their kind stored; their MLP may be twice as wide.
+ * E models have an embedding of each layer, mixed with a projection of the token's own before the first layer, and put through a
+ * gate behind each one.
+ *
+ * Rope of full layers turns the first part of the pairs (i, i + head / 2); in GGUF files the others' frequencies are divided by 1e30. */
+#include "models/gemma.h"
+
+#include <stdio.h>
+
+static const struct bind binds[] = {
+    BINDS_ENDS, BINDS_O, BINDS_MLP,
+    {.kind = BIND_ONES, .slot = V_ONES, .rows = DIM_HEAD_MOST, .cols = DIM_1},
+    BIND_MATRIX(W_Q, "attn_q", "self_attn.q_proj", DIM_Q, DIM_HIDDEN, SPLIT_HEADS),
+    BIND_MATRIX(W_K, "attn_k", "self_attn.k_proj", DIM_KV, DIM_HIDDEN, SPLIT_HEADS, .layers = LAYERS_OWN_KV),
+    BIND_MATRIX(W_V, "attn_v", "self_attn.v_proj", DIM_KV, DIM_HIDDEN, SPLIT_HEADS, .layers = LAYERS_OWN_V),
+    BIND_VECTOR(V_Q_NORM, "attn_q_norm.weight", "self_attn.q_norm.weight", DIM_HEAD, .when = HP_QK_NORM),
+    BIND_VECTOR(V_K_NORM, "attn_k_norm.weight", "self_attn.k_norm.weight", DIM_HEAD, .when = HP_QK_NORM, .layers = LAYERS_OWN_KV),
+    BINDS_UNUSED_KV,
+    BIND_VECTOR(V_ATTN_NORM, "attn_norm.weight", "input_layernorm.weight", DIM_HIDDEN),
+    BIND_VECTOR(V_POST_ATTN_NORM, "post_attention_norm.weight", "post_attention_layernorm.weight", DIM_HIDDEN),
+    BIND_VECTOR(V_FFN_NORM, "ffn_norm.weight", "pre_feedforward_layernorm.weight", DIM_HIDDEN),
+    BIND_VECTOR(V_POST_FFN_NORM, "post_ffw_norm.weight", "post_feedforward_layernorm.weight", DIM_HIDDEN),
+    {.kind = BIND_LAYER_NUMBER, .slot = N_SCALE, .gguf = "blk.%u.layer_output_scale.weight", .hf = "model.layers.%u.layer_scalar",
+     .when = HP_LAYER_SCALE},
+    BINDS_LAYER_INPUTS,
+    {.kind = BIND_IGNORED, .hf = "model.vision_tower."}, {.kind = BIND_IGNORED, .hf = "model.embed_vision."},
+    {.kind = BIND_IGNORED, .hf = "model.audio_tower."}, {.kind = BIND_IGNORED, .hf = "model.embed_audio."}};
+
+static void defaults(struct hparams *hp)
+{
+    hp->flags |= HP_QK_NORM | HP_V_NORM | HP_POST_NORM;
+    hp->act = ACT_GELU_TANH;
+    hp->rope_sets = 2;
+    hp->rope[0].theta = 1e6;
+    hp->rope[1].theta = 1e4;
+    hp->context_train = 131072;
+    hp->window = 512;
+    hp->attn_scale = 1.0f;
+}
+
+/* ---- what follows from the numbers ---- */
+
+/* Full layers: their heads; with `k_is_v` their v is k. */
+static void full_layers(struct hparams *hp, uint32_t head_dim, uint32_t kv_heads, bool k_is_v)
+{
+    for (uint32_t i = 0; i < hp->layers && i < MODEL_LAYERS_MAX; i++) {
+        if (!hp->sliding[i]) {
+            hp->shape[i].head_dim = hp->shape[i].head_dim ? hp->shape[i].head_dim : head_dim;
+            hp->shape[i].kv_heads = hp->shape[i].kv_heads ? hp->shape[i].kv_heads : kv_heads;
+            hp->v_is_k[i] = k_is_v;
+        }
+    }
+}
+
+/* ---- config.json ---- */
+
+/* per_layer_config: {"<layer>": {"head_dim": n, "num_key_value_heads": n}} */
+static int read_layer_config(struct hparams *hp, const struct config_reader *cfg, yyjson_val *all, struct err *err)
+{
+    yyjson_obj_iter it, fields;
+    yyjson_obj_iter_init(all, &it);
+    for (yyjson_val *k = yyjson_obj_iter_next(&it); k != NULL; k = yyjson_obj_iter_next(&it)) {
+        uint64_t layer = 0;
+        yyjson_val *own = yyjson_obj_iter_get_val(k);
+        if (!str_to_u64(json_str(k), &layer) || layer >= hp->layers || layer >= MODEL_LAYERS_MAX || !yyjson_is_obj(own)) {
+            return err_set(err, ERR_FORMAT, "%s: per_layer_config: '%.*s': expected a layer below %u and an object", cfg->where,
+                           STR_ARG(json_str(k)), hp->layers);
+        }
+        yyjson_obj_iter_init(own, &fields);
+        for (yyjson_val *f = yyjson_obj_iter_next(&fields); f != NULL; f = yyjson_obj_iter_next(&fields)) {
+            if (!str_is(json_str(f), "head_dim") && !str_is(json_str(f), "num_key_value_heads")) {
+                return err_set(err, ERR_UNSUPPORTED, "%s: per_layer_config: '%.*s' is not known", cfg->where, STR_ARG(json_str(f)));
+            }
+        }
+        struct layer_shape *shape = &hp->shape[layer];
+        int rc = json_get_u32(own, "head_dim", &shape->head_dim, cfg->where, err);
+        rc = rc != 0 ? rc : json_get_u32(own, "num_key_value_heads", &shape->kv_heads, cfg->where, err);
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    return 0;
+}
+
+/* Full layers' heads: of each layer by number, or one for all of them, with key/value heads of their own where v is k. */
+static int read_heads(struct hparams *hp, const struct config_reader *cfg, struct err *err)
+{
+    uint32_t head_dim = 512, kv_heads = 0;
+    bool k_is_v = false;
+    yyjson_val *all = yyjson_obj_get(cfg->root, "per_layer_config");
+    int rc = json_get_bool(cfg->root, "attention_k_eq_v", &k_is_v, cfg->where, err);
+    if (rc == 0 && all != NULL && !yyjson_is_null(all)) {
+        rc = read_layer_config(hp, cfg, all, err);
+        head_dim = 0;
+    } else if (rc == 0) {
+        rc = json_get_u32(cfg->root, "global_head_dim", &head_dim, cfg->where, err);
+        rc = rc != 0 || !k_is_v ? rc : json_get_u32(cfg->root, "num_global_key_value_heads", &kv_heads, cfg->where, err);
+    }
+    full_layers(hp, head_dim, kv_heads, k_is_v);
+    return rc;
+}
+
+static int read_rope(struct hparams *hp, const struct config_reader *cfg, struct err *err)
+{
+    for (uint32_t i = hp->layers; i-- > 0;) {
+        hp->rope[0].head = hp->rope[0].head == 0 && !hp->sliding[i] ? hp->shape[i].head_dim : hp->rope[0].head;
+    }
+    yyjson_val *rope = yyjson_obj_get(cfg->root, "rope_parameters");
+    if (rope == NULL || yyjson_is_null(rope)) {
+        hp->rope[0].kind = ROPE_PROPORTIONAL;
+        hp->rope[0].rot = hp->rope[0].head ? hp->rope[0].head : hp->head_dim;
+        hp->rope[0].turned = hp->rope[0].rot / 8;
+        return 0;
+    }
+    int rc = config_read_rope(hp, 0, cfg, "full_attention", err);
+    return rc != 0 ? rc : config_read_rope(hp, 1, cfg, "sliding_attention", err);
+}
+
+static int read_layers(struct hparams *hp, const struct config_reader *cfg, struct err *err)
+{
+    bool known = false, wide = false;
+    uint32_t shared = 0;
+    int rc = config_read_layer_types(hp, cfg, &known, err);
+    if (rc == 0 && !known) {
+        gemma_layers_by_period(hp, 6);
+    }
+    if (rc == 0) {
+        rc = json_get_u32(cfg->root, "num_kv_shared_layers", &shared, cfg->where, err);
+    }
+    if (rc == 0) {
+        rc = json_get_bool(cfg->root, "use_double_wide_mlp", &wide, cfg->where, err);
+    }
+    if (rc == 0 && (hp->layers == 0 || hp->layers > MODEL_LAYERS_MAX)) {
+        rc = err_set(err, ERR_FORMAT, "%s: num_hidden_layers: expected 1 to %d, got %u", cfg->where, MODEL_LAYERS_MAX, hp->layers);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    hp->sliding[hp->layers - 1] = 0; /* whatever the list says */
+    rc = gemma_share_kv(hp, shared, err);
+    for (uint32_t i = 0; i < hp->layers && wide; i++) {
+        hp->shape[i].ffn = hp->kv_from[i] != 0 && hp->ffn < 1u << 30 ? 2 * hp->ffn : 0;
+    }
+    return rc;
+}
+
+static int read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
+{
+    uint32_t inputs = 256, vocab = 262144;
+    defaults(hp);
+    hp->heads = 8, hp->kv_heads = 4, hp->vocab = 262144, hp->head_dim = 256;
+    hp->flags |= HP_TIED | HP_LAYER_SCALE;
+    int rc = config_read_common(hp, cfg, err);
+    if (rc == 0) {
+        rc = read_layers(hp, cfg, err);
+    }
+    if (rc == 0) {
+        rc = read_heads(hp, cfg, err);
+    }
+    if (rc == 0) {
+        rc = read_rope(hp, cfg, err);
+    }
+    if (rc == 0) {
+        rc = gemma_read_scales(hp, cfg, err);
+    }
+    if (rc == 0) {
+        rc = gemma_refuse_bidirectional(cfg, err);
+    }
+    hp->attn_scale = 1.0f;
+    if (rc == 0) {
+        rc = json_get_u32(cfg->root, "hidden_size_per_layer_input", &inputs, cfg->where, err);
+    }
+    if (rc == 0) {
+        rc = json_get_u32(cfg->root, "vocab_size_per_layer_input", &vocab, cfg->where, err);
+    }
+    return rc != 0 ? rc : gemma_layer_inputs(hp, inputs, vocab, err);
+}
+
+/* ---- GGUF ---- */
+
+static bool has_layer_tensor(const struct metadata_reader *md, uint32_t layer, const char *what)
+{
+    char name[64];
+    snprintf(name, sizeof name, "blk.%u.%s", layer, what);
+    return gguf_tensor_find(md->gguf, str_of(name)) != NULL;
+}
+
+/* key_length is of full layers, key_length_swa of the others. */
+static int read_metadata_heads(struct hparams *hp, const struct metadata_reader *md, struct err *err)
+{
+    uint32_t full = hp->head_dim, values = full;
+    int rc = metadata_u32(md, "attention.key_length_swa", &hp->head_dim, err);
+    if (rc == 0) {
+        values = hp->head_dim;
+        rc = metadata_u32(md, "attention.value_length_swa", &values, err);
+    }
+    if (rc == 0 && values != hp->head_dim) {
+        return err_set(err, ERR_UNSUPPORTED, "%s.attention.value_length_swa is %u and key_length_swa %u: expected the same", md->arch,
+                       values, hp->head_dim);
+    }
+    full_layers(hp, full, 0, false);
+    for (uint32_t i = 0; i < hp->layers; i++) {
+        hp->v_is_k[i] = !has_layer_tensor(md, i, "attn_v.weight");
+    }
+    hp->rope[1].rot = hp->head_dim;
+    return rc != 0 ? rc : metadata_u32(md, "rope.dimension_count_swa", &hp->rope[1].rot, err);
+}
+
+static int read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err)
+{
+    bool known = false;
+    uint32_t shared = 0, inputs = 0;
+    defaults(hp);
+    int rc = gemma_read_metadata(hp, md, 0, err);
+    if (rc == 0) {
+        rc = gemma_read_pattern(hp, md, &known, err);
+    }
+    if (rc == 0 && !known) {
+        return err_set(err, ERR_FORMAT, "%s.attention.sliding_window_pattern is missing", md->arch);
+    }
+    if (rc == 0) {
+        rc = metadata_u32(md, "attention.shared_kv_layers", &shared, err);
+    }
+    if (rc == 0) {
+        rc = metadata_u32(md, "embedding_length_per_layer_input", &inputs, err);
+    }
+    if (rc == 0) {
+        rc = read_metadata_heads(hp, md, err);
+    }
+    if (rc == 0) {
+        rc = gemma_share_kv(hp, shared, err);
+    }
+    hp->flags |= has_layer_tensor(md, 0, "layer_output_scale.weight") ? HP_LAYER_SCALE : 0;
+    return rc != 0 ? rc : gemma_layer_inputs(hp, inputs, hp->vocab, err);
+}
+
+/* ---- a step ---- */
+
+static int feed_forward(struct model *m, uint32_t layer, struct err *err)
+{
+    return decoder_mlp(m, layer, err);
+}
+
+/* x += norm(Wout (act(Wgate x) * the layer's inputs)) */
+static int layer_input(struct model *m, uint32_t layer, struct err *err)
+{
+    struct tensor gate = {0};
+    const struct layer_weights *l = &m->layers[layer];
+    int rc = gemma_input_gate(m, layer, step_rows(m, m->step.x), &gate, err);
+    return rc != 0 ? rc : decoder_output(m, l->w[W_INPUT_OUT], NULL, gate, l->v[V_INPUT_NORM], err);
+}
+
+static int gemma4_layer(struct model *m, uint32_t layer, struct err *err)
+{
+    int rc = decoder_mix(m, layer, err);
+    if (rc == 0) {
+        rc = feed_forward(m, layer, err);
+    }
+    if (rc == 0 && m->hp.layer_inputs != 0) {
+        rc = layer_input(m, layer, err);
+    }
+    if (rc == 0 && (m->hp.flags & HP_LAYER_SCALE) != 0) {
+        struct op_scale op = {.x = step_rows(m, m->step.x), .scale = m->layers[layer].n[N_SCALE]};
+        rc = op_scale(m->device, &op, err);
+    }
+    return rc;
+}
+
+static const char *const model_types[] = {"gemma4_text", "gemma4", NULL};
+static const char *const config_keys[] = {
+    "final_logit_softcapping", "sliding_window", "use_bidirectional_attention", "layer_types", "hidden_activation",
+    "per_layer_config", "global_head_dim", "num_global_key_value_heads", "attention_k_eq_v", "num_kv_shared_layers",
+    "use_double_wide_mlp", "hidden_size_per_layer_input", "vocab_size_per_layer_input",
+    /* of other inputs than text */
+    "audio_config", "boi_token_id", "eoi_token_id", "image_token_id", "video_token_id", "boa_token_id", "eoa_token_index",
+    "audio_token_id", "vision_soft_tokens_per_image", NULL};
+static const char *const metadata_keys[] = {
+    "attention.sliding_window", "attention.sliding_window_pattern", "attention.shared_kv_layers", "attention.key_length_swa",
+    "attention.value_length_swa", "final_logit_softcapping", "embedding_length_per_layer_input", "rope.freq_base_swa",
+    "rope.dimension_count_swa", NULL};
+
+const struct arch arch_gemma4 = {
+    .name = "gemma4", .gguf = "gemma4", .model_types = model_types, .config_keys = config_keys, .metadata_keys = metadata_keys,
+    .read_config = read_config, .read_metadata = read_metadata, .binds = binds, .bind_count = sizeof binds / sizeof binds[0],
+    .layer = gemma4_layer, .begin = gemma_inputs_begin};
