@@ -76,7 +76,7 @@ int regex_cursor_open(struct regex_cursor *c, const struct regex *re, struct str
     (void)err;
     c->re = re;
     c->text = text;
-    c->at = c->last_end = 0;
+    c->at = c->last_end = c->need_at = 0;
     c->matched = false;
     c->steps_left = REGEX_STEPS_BASE + (uint64_t)text.n * REGEX_STEPS_PER_BYTE;
     if (!c->frame) {
@@ -233,11 +233,24 @@ static size_t char_end(struct str text, size_t at)
     return (size_t)(p - text.p);
 }
 
+/* Is there still a character that every match needs?  The patterns of one tokenizer stand in a row, and most pieces have none for most. */
+static bool may_match(struct regex_cursor *c, size_t from)
+{
+    const struct regex *re = c->re;
+    if (!re->has_need)
+        return true;
+    size_t at = c->need_at > from ? c->need_at : from;
+    while (at < c->text.n && !re->need[(uint8_t)c->text.p[at]])
+        at++;
+    c->need_at = at;
+    return at < c->text.n;
+}
+
 /* The leftmost match at or after c->at. */
 static int search(struct regex_cursor *c, size_t *start, size_t *end, struct err *err)
 {
     const struct regex *re = c->re;
-    for (size_t at = c->at; at <= c->text.n;) {
+    for (size_t at = c->at; at <= c->text.n && may_match(c, at);) {
         const char *match_end = NULL;
         while (at < c->text.n && !re->first[(uint8_t)c->text.p[at]]) /* never true inside a character: see regex_parse_own */
             at++;

@@ -34,6 +34,7 @@ struct regex_cursor {
     const struct regex *re;
     struct str text;
     size_t at, last_end; /* where the next search starts; end of the last match */
+    size_t need_at;      /* no byte before it, from `at` on, is one that every match needs */
     bool matched;        /* last_end is set */
     uint64_t steps_left;
     struct regex_frame fixed[REGEX_FRAMES_FIXED];

@@ -519,6 +519,13 @@ static void alternatives(struct parser *ps, bool top, bool *empty)
         re->ins[exits[i]].x = re->ins_count;
 }
 
+/* The first bytes of its characters. */
+static void set_bytes(const struct regex_set *s, bool bytes[256])
+{
+    for (int b = 0; b < 256; b++)
+        bytes[b] |= b < 128 ? s->ascii[b >> 6] >> (b & 63) & 1 : b >= 0xC0 && s->high;
+}
+
 /* Which first bytes may start a match at pc; `bit` is set in re->first.  Returns whether the end of text may match too. */
 static bool first_bytes(struct regex *re, uint32_t pc, uint32_t bit, int depth)
 {
@@ -533,12 +540,26 @@ static bool first_bytes(struct regex *re, uint32_t pc, uint32_t bit, int depth)
             bool end = first_bytes(re, in->x, bit, depth + 1);
             return in->op == OP_SPLIT ? first_bytes(re, in->y, bit, depth + 1) || end : end;
         }
-        const struct regex_set *s = &re->set[in->set];
+        bool bytes[256] = {0};
+        set_bytes(&re->set[in->set], bytes);
         for (int b = 0; b < 256; b++)
-            if (b < 128 ? s->ascii[b >> 6] >> (b & 63) & 1 : s->high)
-                re->first[b] |= bit;
+            re->first[b] |= bytes[b] ? bit : 0;
         if (in->op == OP_SET || in->min > 0)
             return false;
+    }
+}
+
+/* What every match of the alternative at pc must hold, where a first look tells: false if it does not. */
+static bool needed_bytes(struct regex *re, uint32_t pc)
+{
+    for (;; pc++) {
+        const struct regex_ins *in = &re->ins[pc];
+        if (in->op != OP_SET && in->op != OP_RUN && in->op != OP_RUN_KEEP)
+            return false;
+        if (in->op == OP_SET || in->min > 0) {
+            set_bytes(&re->set[in->set], re->need);
+            return true;
+        }
     }
 }
 
@@ -557,6 +578,9 @@ int regex_parse_own(struct regex *re, struct str pattern)
             re->empty_alts |= 1u << i;
     for (int b = 0x80; b < 0xC0; b++) /* no character starts with these */
         re->first[b] = 0;
+    re->has_need = true;
+    for (uint32_t i = 0; i < re->alt_count && re->has_need; i++)
+        re->has_need = needed_bytes(re, re->alt[i]);
     const struct regex_ins *in = &re->ins[re->alt[0]];
     re->run_first = re->alt_count == 1 && in->op == OP_RUN && in->max == REGEX_INF && in->min <= 1;
     return 1;

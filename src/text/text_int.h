@@ -137,7 +137,6 @@ struct unigram {
     struct unigram_edge *edge; /* (node, byte) -> node, open addressing */
     uint32_t edge_mask, edge_shift, node_count;
     uint64_t edge_mul;
-    uint32_t *node_id; /* [node_count] id that ends here, or ID_NONE */
 };
 
 /* ---- decode.c */

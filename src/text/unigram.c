@@ -16,6 +16,7 @@
 struct unigram_edge {
     uint64_t key; /* (node << 8 | byte) + 1; 0: empty */
     uint32_t to;
+    uint32_t id; /* that ends at `to`, or ID_NONE */
 };
 
 struct unigram_best {
@@ -35,19 +36,50 @@ static struct unigram_edge *edge_slot(const struct unigram *u, uint32_t node, ui
 
 static int trie_insert(struct unigram *u, struct str text, uint32_t id, uint32_t node_max)
 {
+    struct unigram_edge *e = NULL;
     uint32_t node = 0;
     for (size_t i = 0; i < text.n; i++) {
-        struct unigram_edge *e = edge_slot(u, node, (uint8_t)text.p[i]);
+        e = edge_slot(u, node, (uint8_t)text.p[i]);
         if (!e->key) {
             if (u->node_count == node_max)
                 return ERR_INTERNAL;
             e->key = ((uint64_t)node << 8 | (uint8_t)text.p[i]) + 1;
             e->to = u->node_count++;
+            e->id = ID_NONE;
         }
         node = e->to;
     }
-    u->node_id[node] = id;
+    e->id = id;
     return 0;
+}
+
+static int edges_open(struct unigram *u, uint32_t bits, struct err *err)
+{
+    u->edge_mask = (1u << bits) - 1;
+    u->edge_shift = 64 - bits;
+    u->edge = mem_try_zero((size_t)1 << bits, sizeof *u->edge);
+    return u->edge ? 0 : err_nomem(err, "the vocabulary", ((size_t)1 << bits) * sizeof *u->edge);
+}
+
+static uint32_t edge_bits(uint64_t edges) /* at most half full */
+{
+    uint32_t bits = 8;
+    while (((uint64_t)1 << bits) < 2 * edges + 2)
+        bits++;
+    return bits;
+}
+
+/* Pieces share most of their first bytes: into a table of the size that the edges need, since every look-up is a cache miss. */
+static int edges_shrink(struct unigram *u, struct err *err)
+{
+    struct unigram_edge *all = u->edge;
+    uint64_t n = (uint64_t)u->edge_mask + 1;
+    int rc = edges_open(u, edge_bits(u->node_count), err);
+    for (uint64_t i = 0; i < n && !rc; i++)
+        if (all[i].key)
+            *edge_slot(u, (uint32_t)((all[i].key - 1) >> 8), (uint8_t)(all[i].key - 1)) = all[i];
+    mem_free(all);
+    return rc;
 }
 
 int unigram_finish(struct tokenizer *t, struct err *err)
@@ -61,36 +93,27 @@ int unigram_finish(struct tokenizer *t, struct err *err)
             min = u->score[id];
     }
     u->unk_score = min - UNIGRAM_UNK_PENALTY;
-    uint32_t bits = 8;
-    while (((uint64_t)1 << bits) < 2 * bytes + 2)
-        bits++;
-    if (bits > 31)
+    if (edge_bits(bytes) > 31)
         return err_set(err, ERR_LIMIT, "vocabulary of %llu bytes is too large", (unsigned long long)bytes);
-    u->edge_mask = (1u << bits) - 1;
-    u->edge_shift = 64 - bits;
     u->edge_mul = rng_seed_draw() | 1;
-    u->edge = mem_try_zero((size_t)1 << bits, sizeof *u->edge);
-    u->node_id = mem_try_array(bytes, sizeof *u->node_id);
-    if (!u->edge || !u->node_id)
-        return err_nomem(err, "the vocabulary", ((size_t)1 << bits) * sizeof *u->edge);
-    memset(u->node_id, 0xFF, bytes * sizeof *u->node_id);
     u->node_count = 1;
-    for (uint32_t id = 0; id < t->vocab.n; id++)
+    int rc = edges_open(u, edge_bits(bytes), err);
+    for (uint32_t id = 0; id < t->vocab.n && !rc; id++)
         if (t->vocab.piece[id].n && trie_insert(u, t->vocab.piece[id], id, (uint32_t)bytes))
-            return err_set(err, ERR_INTERNAL, "vocabulary trie");
-    for (uint32_t i = 0; i < 256; i++) {
+            rc = err_set(err, ERR_INTERNAL, "vocabulary trie");
+    rc = rc ? rc : edges_shrink(u, err);
+    for (uint32_t i = 0; i < 256 && !rc; i++) {
         char text[8];
         snprintf(text, sizeof text, "<0x%02X>", i);
         u->fallback_id[i] = vocab_find(&t->vocab, str_n(text, 6));
     }
-    return 0;
+    return rc;
 }
 
 void unigram_free(struct unigram *u)
 {
     mem_free(u->score);
     mem_free(u->edge);
-    mem_free(u->node_id);
 }
 
 static void offer(struct unigram_best *best, double score, uint32_t from, uint32_t id)
@@ -116,10 +139,9 @@ static bool forward(const struct unigram *u, struct unigram_best *best, struct s
             if (!e->key)
                 break;
             node = e->to;
-            uint32_t id = u->node_id[node];
-            if (id == ID_NONE)
+            if (e->id == ID_NONE)
                 continue;
-            offer(&best[i + 1], u->score[id] + here, (uint32_t)at, id);
+            offer(&best[i + 1], u->score[e->id] + here, (uint32_t)at, e->id);
             covered |= i + 1 - at == one;
         }
         if (!covered) {
