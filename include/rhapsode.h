@@ -89,6 +89,10 @@ struct rh_rendered {
 int rh_render(struct rh_model *m, const struct rh_chat *chat, struct rh_rendered *out, struct rh_error *err);
 void rh_rendered_free(struct rh_rendered *r);
 
+/* Names of the output formats in order, NULL past the last; and the one that "auto" means for this model. */
+const char *rh_output_format_name(size_t i);
+const char *rh_output_format(const struct rh_model *m);
+
 /* ---- sampling ---- */
 
 struct rh_bias { uint32_t id; float bias; };
@@ -131,6 +135,9 @@ struct rh_request_options {
                                                         * a chat's come from its template */
     int priority;                   /* the higher one is admitted first */
     const char *kv;                 /* refused unless equal to the model's */
+    const char *output;             /* how the answer is read (docs/output.md): "none" = all of it is TEXT; "auto" = as the chat template
+                                     * says; or a format's name.  NULL = "auto" for a chat, "none" for raw text and ids */
+    bool no_calls;                  /* tool calls stay text.  They do in a chat without tools, too */
 };
 /* Copies what it needs.  Preparation (template, tokenizing) happens on worker threads: its errors arrive as an event. */
 int rh_submit(struct rh_model *m, const struct rh_request_options *opt, struct rh_request **out, struct rh_error *err);
@@ -138,14 +145,18 @@ void rh_request_cancel(struct rh_request *r); /* any thread, any state; honoured
 void rh_request_free(struct rh_request *r);   /* cancels first if still running */
 
 enum rh_event_kind {
-    RH_EVENT_PROMPT,  /* ids known: prompt_ids valid; before any text */
-    RH_EVENT_TEXT,    /* bytes (whole UTF-8 scalars, or raw bytes that can never complete), maybe empty; token fields valid */
-    RH_EVENT_DONE     /* last event of the choice */
+    RH_EVENT_PROMPT,         /* ids known: prompt_ids valid; before any text */
+    RH_EVENT_TEXT,           /* bytes (whole UTF-8 scalars, or raw bytes that can never complete), maybe empty */
+    RH_EVENT_REASONING,      /* text that is not the answer yet */
+    RH_EVENT_CALL_BEGIN,     /* call, call_id, call_name valid */
+    RH_EVENT_CALL_ARGUMENTS, /* call valid; text: more of the arguments' JSON */
+    RH_EVENT_CALL_END,       /* call, call_whole valid */
+    RH_EVENT_DONE            /* last event of the choice */
 };
 enum rh_finish { RH_FINISH_STOP, RH_FINISH_LENGTH, RH_FINISH_CANCELLED, RH_FINISH_ERROR };
 
 struct rh_top { uint32_t id; float logprob; };
-struct rh_usage { uint32_t prompt_tokens, cached_tokens, completion_tokens; };
+struct rh_usage { uint32_t prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens; }; /* reasoning: of the completion's */
 struct rh_cache { /* what of the prompt was known */
     uint32_t cached_tokens;      /* state reused */
     uint32_t known_tokens;       /* ids known; more than cached_tokens when the state there was not kept */
@@ -169,11 +180,16 @@ struct rh_speculation {
 struct rh_event { /* pointers are valid until the next rh_poll of the request */
     enum rh_event_kind kind;
     uint32_t choice;
-    const char *text; size_t text_n;        /* TEXT */
-    bool has_token; uint32_t id; float logprob; const struct rh_top *tops; uint32_t top_count; /* TEXT; text of a token may come with a later one */
+    const char *text; size_t text_n;        /* TEXT, REASONING, CALL_ARGUMENTS */
+    /* each token once, in order, on the first event it brings about, which is an empty TEXT if there is none; its text may come later */
+    bool has_token; uint32_t id; float logprob; const struct rh_top *tops; uint32_t top_count;
+    uint32_t call;                           /* CALL_X: 0-based; one is open at a time */
+    const char *call_id, *call_name;         /* CALL_BEGIN: the model's own id, or one that was drawn */
+    bool call_whole;                         /* CALL_END: else the call broke off, and its arguments may be incomplete JSON */
     const uint32_t *prompt_ids; size_t prompt_count; /* PROMPT */
     enum rh_finish finish;                   /* DONE */
     const char *stop_string;                 /* DONE by a stop string, else NULL */
+    uint32_t call_count;                     /* DONE: calls begun */
     struct rh_usage usage; struct rh_timings timings; uint64_t seed; /* DONE */
     struct rh_speculation speculation;       /* DONE */
     struct rh_cache cache;                   /* DONE */

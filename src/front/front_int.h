@@ -8,6 +8,7 @@
 
 #include "base/buf.h"
 #include "base/thread.h"
+#include "chat/output.h"
 #include "chat/template.h"
 #include "engine/engine.h"
 #include "front/history.h"
@@ -40,6 +41,7 @@ struct texts {
     struct tokenizer_info info;
     struct chat_template *chat; /* NULL: chat_err says why */
     struct err chat_err;
+    const struct output_format *output; /* as the template says */
     size_t template_bytes;
 };
 /* template_source: overrides the model's own; NULL. */

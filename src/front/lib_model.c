@@ -344,6 +344,17 @@ int rh_token_text(struct rh_model *m, uint32_t id, char **out, size_t *out_n, st
     return give(&b, rc, out, out_n, &err, rerr);
 }
 
+const char *rh_output_format_name(size_t i)
+{
+    const struct output_format *f = output_format_at(i);
+    return f ? output_format_name(f) : NULL;
+}
+
+const char *rh_output_format(const struct rh_model *m)
+{
+    return output_format_name(m->texts.output);
+}
+
 int rh_render(struct rh_model *m, const struct rh_chat *chat, struct rh_rendered *out, struct rh_error *rerr)
 {
     struct err err = {0};

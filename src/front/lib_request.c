@@ -34,6 +34,7 @@ struct rh_request {
     struct token_ids ids;       /* given, or prepared */
     struct prompt_trace trace;  /* of a chat */
     struct answer *answers;     /* [n]; of a chat */
+    const struct output_format *output;
     struct str stops[ENGINE_STOP_MAX];
     uint32_t stop_count;
     char *stop_text;
@@ -212,6 +213,15 @@ static int check_kv(const struct rh_model *m, const char *kv, struct err *err)
                    kv_formats_name(m->options.k_format, m->options.v_format, own), kv);
 }
 
+static int choose_output(struct rh_request *r, const struct rh_request_options *o, struct err *err)
+{
+    const char *name = o->output ? o->output : o->chat ? "auto" : "none";
+    r->output = strcmp(name, "auto") == 0 ? r->model->texts.output : output_format_find(str_of(name));
+    if (!r->output)
+        return err_set(err, ERR_ARGUMENT, "output: no format is named '%.64s' (see docs/output.md)", name);
+    return 0;
+}
+
 /* Names joined by commas -> bits. */
 static int parse_propose(const struct rh_model *m, const char *text, uint32_t *out, struct err *err)
 {
@@ -269,7 +279,8 @@ static int make_engine_request(struct rh_request *r, const struct rh_request_opt
 static int fill_request(struct rh_request *r, const struct rh_request_options *o, struct err *err)
 {
     int rc = model_need_engine(r->model, err);
-    if (rc || (rc = check_kv(r->model, o->kv, err)) || (rc = copy_input(r, o, err)) || (rc = copy_stops(r, o, err)))
+    if (rc || (rc = check_kv(r->model, o->kv, err)) || (rc = choose_output(r, o, err)) || (rc = copy_input(r, o, err)) ||
+        (rc = copy_stops(r, o, err)))
         return rc;
     r->n = o->n ? o->n : 1;
     if (r->n > ENGINE_CHOICES_MAX)
@@ -391,7 +402,7 @@ static void fill_done(struct rh_request *r, uint32_t choice, struct rh_event *ou
     int64_t prefill_end = o->first_ns ? o->first_ns : o->done_ns;
     *out = (struct rh_event){.kind = RH_EVENT_DONE, .choice = choice, .finish = names[o->finish], .seed = r->seed,
                              .stop_string = o->stop >= 0 ? r->stops[o->stop].p : NULL};
-    out->usage = (struct rh_usage){o->prompt_count, o->cached_count, o->completion_count};
+    out->usage = (struct rh_usage){o->prompt_count, o->cached_count, o->completion_count, 0};
     fill_cache(r, o, &out->cache);
     if (o->finish != ENGINE_ERROR)
         remember(r, choice);

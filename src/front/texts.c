@@ -27,6 +27,7 @@ static int template_of_dir(struct hfdir *dir, yyjson_val *tokenizer_config, stru
 static void open_template(struct texts *t, struct str source)
 {
     t->template_bytes = source.n;
+    t->output = output_format_of_template(source);
     if (source.p == NULL)
         err_set(&t->chat_err, ERR_NOT_FOUND, "the model has no chat template; one can be given (--chat-template FILE)");
     else if (chat_template_open(source, &t->chat, &t->chat_err))
