@@ -127,7 +127,7 @@ def matrix_steps(run, golden, models, long):
 
 
 def single_steps(run, golden, names, long):
-    steps = [(f"ops {name}", [program(f"ops_{name}"), *(["long"] if long else [])]) for name in ("rows_levels", "linear_levels", "against_ref", "state_kept")]
+    steps = [(f"ops {name}", [program(f"ops_{name}"), *(["long"] if long else [])]) for name in ("rows_levels", "linear_levels", "against_ref", "state_kept", "experts")]
     steps.insert(1, ("tokenizers", [PYTHON, "tests/text_oracle.py", "--tool", program("text_tool"), "--lines", "1000000" if long else "100000",
                                     *[f"{n}=3" for n in names], os.path.join(golden, "llama", "tokenizer.json")]))
     steps.append(("templates", [PYTHON, "tests/chat_oracle.py", "--tool", program("chat_tool"), golden, *names]))

@@ -9,6 +9,7 @@
  * turned once, outputs turned back once.
  * Invariants: 1. Every worker derives the same plan from the op alone.  2. Positions a row may not see never touch its values. */
 #include "backend_cpu/cpu_pages.h"
+#include "base/math.h"
 #include "tensor/kv_codec.h"
 
 #include <math.h>
@@ -384,12 +385,15 @@ static void task_start(const struct run *run, const struct task *t)
 
 static void task_finish(const struct run *run, const struct task *t)
 {
+    const float *sinks = run->op->sinks;
     uint32_t d = run->op->layer->d_v;
     for (uint32_t r = 0; r < t->rows; r++)
         for (uint32_t h = 0; h < t->heads; h++) {
             size_t m = (size_t)r * t->heads + h;
-            float *y = row_of(&run->op->y, t->row + r) + (size_t)(t->head + h) * d;
-            run->k->scale(run->w.o + m * d, y, d, 1.0f / run->w.state[m][1]);
+            float *y = row_of(&run->op->y, t->row + r) + (size_t)(t->head + h) * d, sum = run->w.state[m][1];
+            if (sinks) /* in units of the scores' maximum, which stays: a sink far above it makes y small, not its sum infinite */
+                sum = sum + math_exp2f(fmaf(-run->w.state[m][0], run->c, sinks[t->head + h] * LOG2E));
+            run->k->scale(run->w.o + m * d, y, d, 1.0f / sum);
             kv_turn_back(run->v_shape.turn, y, d);
         }
 }

@@ -81,8 +81,11 @@ static void grow_reserve(struct device_reserve *into, const struct device_reserv
     GROW(logit_rows_max);
     GROW(vocab_max);
     GROW(state_dim_max);
+    GROW(experts_max);
+    GROW(slots_max);
+    GROW(expert_cols_max);
 #undef GROW
-    _Static_assert(sizeof *r == 8 * sizeof(uint32_t), "a field of device_reserve is not grown");
+    _Static_assert(sizeof *r == 11 * sizeof(uint32_t), "a field of device_reserve is not grown");
 }
 
 static struct cpu_need need_of(const struct device *d, const struct device_reserve *r)
@@ -221,8 +224,12 @@ const struct backend backend_cpu = {
     .gather = cpu_op_gather,
     .short_conv = cpu_op_short_conv,
     .delta_net = cpu_op_delta_net,
+    .route = cpu_op_route,
+    .expert_linear = cpu_op_expert_linear,
+    .expert_sum = cpu_op_expert_sum,
     .sample_rows = cpu_op_sample_rows,
     .norm_linear = cpu_op_norm_linear,
     .norm_gated = cpu_op_norm_gated,
+    .expert_gated = cpu_op_expert_gated,
     .attn_prepare = cpu_op_attn_prepare,
 };

@@ -6,7 +6,7 @@
  * depend on the count.  Inside one record a function may meet at further barriers (cpu_barrier), always all workers.
  * Files: cpu_device.c (the table, buffers), cpu_queue.c (ring, events, pool), cpu_select.c (levels), cpu_weight.c + pack_*.c (panels),
  *        cpu_linear.c, cpu_rows.c (copies, norm, rope, gated, add, soft-cap, gather), cpu_pages.c (K and V into pages),
- *        cpu_attention.c, cpu_state.c (recurrent layers), cpu_sample.c; kernels_<level>_<family>.c. */
+ *        cpu_attention.c, cpu_state.c (recurrent layers), cpu_route.c and cpu_expert.c (mixtures of experts), cpu_sample.c; kernels_<level>_<family>.c. */
 #ifndef RH_CPU_INT_H
 #define RH_CPU_INT_H
 
@@ -42,7 +42,7 @@ const struct device_reserve *cpu_reserved(const struct device *d);
 struct cpu_need {
     size_t worker, shared; /* bytes */
 };
-#define CPU_FAMILIES(X) X(linear) X(attention) X(state) X(sample)
+#define CPU_FAMILIES(X) X(linear) X(route) X(expert) X(attention) X(state) X(sample)
 #define CPU_NEED_PROTO(family) struct cpu_need cpu_##family##_need(const struct device_reserve *r, uint32_t count);
 CPU_FAMILIES(CPU_NEED_PROTO)
 #undef CPU_NEED_PROTO
@@ -54,6 +54,13 @@ static inline void cpu_split(uint32_t n, uint32_t unit, uint32_t me, uint32_t co
     uint64_t a = units * me / count * unit, b = units * (me + 1) / count * unit;
     *from = a < n ? (uint32_t)a : n;
     *to = b < n ? (uint32_t)b : n;
+}
+
+static inline cpu_gated_fn cpu_gated_of(const struct cpu_kernels *k, enum act act)
+{
+    const cpu_gated_fn by_act[ACT_COUNT] = {k->gated_silu, k->gated_gelu_tanh, k->gated_gelu_erf, k->gated_sigmoid,
+                                             k->gated_clamped};
+    return by_act[act];
 }
 
 /* the ops, one enqueue function each, by the file that has the run function */

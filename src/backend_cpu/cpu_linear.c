@@ -5,36 +5,9 @@
  * Invariants: 1. An output depends on its own row and weight row only; cuts are over outputs, never over columns.
  *             2. The fusions give the bits of their composition: the same norm, the same quantisation, the same dot.
  *             3. Small inputs are prepared by every worker for itself (no barrier); larger ones once, split over workers. */
-#include "backend_cpu/cpu_weight.h"
+#include "backend_cpu/cpu_product.h"
 
 #include <string.h>
-
-enum {
-    ALONE_MAX = 8192,        /* rows * cols a worker prepares for itself */
-    ALONE_ROWS = 4,
-    ROWS_BYTES = 256 << 10,  /* input bytes of one row block: half of a second-level cache */
-    PANELS_FEW = 8,          /* panels per kernel call for up to 8 rows */
-    PANELS_MANY = 2,         /* for more rows */
-    OUT_FLOATS = CPU_DOT_ROWS * PANELS_MANY * CPU_PANEL_ROWS,
-};
-
-/* Quantised, a row takes whole chunks. */
-static uint32_t act_chunks(uint32_t cols)
-{
-    return (cols / 32 + CPU_ACT_CHUNK - 1) / CPU_ACT_CHUNK;
-}
-static size_t act_bytes(uint32_t cols)
-{
-    return (size_t)act_chunks(cols) * CPU_ACT_CHUNK_BYTES;
-}
-
-/* what a worker has to itself; each field 64-byte aligned */
-struct own {
-    _Alignas(64) unsigned char tmp[CPU_DOT_TMP];
-    float out[2][OUT_FLOATS];
-    float rows[ALONE_MAX];
-    struct cpu_act acts[ALONE_MAX / 32 + ALONE_ROWS * CPU_ACT_CHUNK];
-};
 
 struct cpu_need cpu_linear_need(const struct device_reserve *r, uint32_t count)
 {
@@ -51,15 +24,6 @@ static int reserved_for(const struct device *d, uint32_t rows, uint32_t cols)
 
 /* ---- one product ---- */
 
-/* rows ready for weights: either may be NULL when no weight needs it */
-struct input {
-    uint32_t rows, cols;
-    const float *f;         /* f32 rows */
-    size_t f_stride;        /* bytes */
-    const struct cpu_act *q;
-    size_t q_stride, q_chunk; /* bytes between rows, between chunks of a row */
-};
-
 struct product {
     const struct weight *w;
     const float *bias;
@@ -67,36 +31,6 @@ struct product {
     bool add;
     struct tensor y;
 };
-
-/* Rows per row block.  Quantised rows lie chunk by chunk, so as many as a kernel takes; of float rows what stays in the second-level
- * cache while panels pass. */
-static uint32_t block_rows(const struct input *in)
-{
-    uint32_t n = (uint32_t)(ROWS_BYTES / in->f_stride) / 8 * 8;
-    return in->q || n > CPU_DOT_ROWS ? CPU_DOT_ROWS : n < 16 ? 16 : n;
-}
-
-static void dot(const struct cpu_kernels *k, const struct weight *w, const struct input *in, uint32_t row, uint32_t rows, uint32_t panel,
-                uint32_t panels, float *out, size_t out_stride, void *tmp)
-{
-    bool f = cpu_weight_is_float(w);
-    const unsigned char *x = f ? (const unsigned char *)in->f : (const unsigned char *)in->q;
-    size_t stride = f ? in->f_stride : in->q_stride;
-    struct cpu_dot job = {
-        .w = w->data + panel * w->panel_bytes,
-        .panel_bytes = w->panel_bytes,
-        .panels = panels,
-        .panel = &w->panel,
-        .x = x + row * stride,
-        .x_stride = stride,
-        .x_chunk = in->q_chunk,
-        .rows = rows,
-        .out = out,
-        .out_stride = out_stride,
-        .tmp = tmp,
-    };
-    k->dot[w->panel.layout](&job);
-}
 
 /* Panels [from, to) of one product for one row block. */
 static void product_part(const struct cpu_kernels *k, const struct product *p, const struct input *in, uint32_t row, uint32_t rows,
@@ -161,18 +95,6 @@ static void quantised_at(struct input *in, const struct cpu_act *q, bool alone)
     in->q = q;
     in->q_stride = alone ? act_bytes(in->cols) : CPU_ACT_CHUNK_BYTES;
     in->q_chunk = alone ? CPU_ACT_CHUNK_BYTES : (size_t)in->rows * CPU_ACT_CHUNK_BYTES;
-}
-
-/* Chunks [from, to) of one row of `in` to their places. */
-static void quantise_chunks(const struct cpu_kernels *k, const struct input *in, struct cpu_act *q, const float *x, uint32_t row, uint32_t from,
-                            uint32_t to)
-{
-    enum { CHUNK_COLS = 32 * CPU_ACT_CHUNK };
-    for (uint32_t c = from; c < to; c++) {
-        uint32_t left = in->cols - c * CHUNK_COLS;
-        unsigned char *at = (unsigned char *)q + row * in->q_stride + c * in->q_chunk;
-        k->quantize(x + c * CHUNK_COLS, left < CHUNK_COLS ? left : CHUNK_COLS, (struct cpu_act *)(void *)at);
-    }
 }
 
 static bool is_alone(const struct tensor *x)
@@ -284,8 +206,7 @@ int cpu_op_norm_linear(struct device *d, const struct op_norm_linear *op)
 static void gated_part(const struct cpu_kernels *k, const struct op_norm_gated *op, const struct input *in, uint32_t row, uint32_t rows,
                        uint32_t from, uint32_t to, struct own *own)
 {
-    const cpu_gated_fn by_act[ACT_COUNT] = {k->gated_silu, k->gated_gelu_tanh, k->gated_gelu_erf, k->gated_sigmoid};
-    cpu_gated_fn act = by_act[op->act];
+    cpu_gated_fn act = cpu_gated_of(k, op->act);
     uint32_t step = rows <= 8 ? PANELS_FEW : PANELS_MANY;
     for (uint32_t i = from; i < to; i += step) {
         uint32_t n = to - i < step ? to - i : step, col = i * CPU_PANEL_ROWS, width = n * CPU_PANEL_ROWS;

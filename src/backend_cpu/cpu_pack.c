@@ -13,9 +13,10 @@
 
 enum { ZONE_SHIFT_MAX = 21, ZONE_SHIFT_MIN = 14, ZONES_PER_WORKER = 8 };
 
-static uint32_t panel_lanes(const struct weight *w, uint32_t panel)
+/* `s`: the matrix of the weight that the panel is of; `panel` counts in it. */
+static uint32_t panel_lanes(const struct weight_src *s, uint32_t panel)
 {
-    uint32_t left = w->src.rows - panel * CPU_PANEL_ROWS;
+    uint32_t left = s->rows - panel * CPU_PANEL_ROWS;
     return left < CPU_PANEL_ROWS ? left : CPU_PANEL_ROWS;
 }
 
@@ -47,23 +48,21 @@ static void lay_square(unsigned char *panel, const unsigned char *row, size_t ro
     }
 }
 
-static void pack_float_panel(const struct weight *w, uint32_t panel, unsigned char *out)
+static void pack_float_panel(const struct weight *w, const struct weight_src *s, uint32_t panel, unsigned char *out)
 {
     static const uint8_t straight[CPU_PANEL_ROWS] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     static const uint8_t paired[CPU_PANEL_ROWS] = {0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15};
-    const struct weight_src *s = &w->src;
     enum cpu_layout layout = w->panel.layout;
-    uint32_t lanes = panel_lanes(w, panel);
+    uint32_t lanes = panel_lanes(s, panel);
     const unsigned char *row = (const unsigned char *)s->data + panel * (uint64_t)CPU_PANEL_ROWS * s->row_bytes;
     for (uint32_t k = 0; k < s->cols; k += SQUARE)
         lay_square(out, row, s->row_bytes, lanes, layout == CPU_LAYOUT_BF16 ? paired : straight, layout == CPU_LAYOUT_F32 ? 4 : 2, k,
                    s->cols - k < SQUARE ? s->cols - k : SQUARE);
 }
 
-static void pack_converted_panel(const struct weight *w, uint32_t panel, float *row, unsigned char *out)
+static void pack_converted_panel(const struct weight *w, const struct weight_src *s, uint32_t panel, float *row, unsigned char *out)
 {
-    const struct weight_src *s = &w->src;
-    for (uint32_t lane = 0; lane < panel_lanes(w, panel); lane++) {
+    for (uint32_t lane = 0; lane < panel_lanes(s, panel); lane++) {
         weight_src_row(s, panel * CPU_PANEL_ROWS + lane, row);
         for (uint32_t k = 0; k < s->cols; k++) {
             if (w->panel.layout == CPU_LAYOUT_F32) {
@@ -84,11 +83,10 @@ struct row_starts {
     size_t step[CPU_PANEL_ROWS], scale_step[CPU_PANEL_ROWS];
 };
 
-static void row_starts_find(const struct weight *w, uint32_t panel, struct row_starts *r)
+static void row_starts_find(const struct weight *w, const struct weight_src *s, uint32_t panel, struct row_starts *r)
 {
     static const unsigned char zeros[PACK_UNIT_BYTES_MAX];
-    const struct weight_src *s = &w->src;
-    uint32_t lanes = panel_lanes(w, panel), units = s->cols / (32 * w->panel.unit);
+    uint32_t lanes = panel_lanes(s, panel), units = s->cols / (32 * w->panel.unit);
     size_t scale = s->type == DTYPE_MLX && s->scale_type == DTYPE_F32 ? 4 : s->type == DTYPE_MLX ? 2 : 1;
     for (uint32_t i = 0; i < CPU_PANEL_ROWS; i++) {
         size_t row = (size_t)panel * CPU_PANEL_ROWS + i;
@@ -101,17 +99,17 @@ static void row_starts_find(const struct weight *w, uint32_t panel, struct row_s
     }
 }
 
-static void pack_quant_panel(const struct weight *w, uint32_t panel, unsigned char *out)
+static void pack_quant_panel(const struct weight *w, const struct weight_src *s, uint32_t panel, unsigned char *out)
 {
     const struct cpu_panel *p = &w->panel;
     struct row_starts r;
-    row_starts_find(w, panel, &r);
+    row_starts_find(w, s, panel, &r);
     uint32_t units = p->cols / (32 * p->unit);
-    size_t ahead = CPU_PANEL_ROWS * (size_t)w->src.row_bytes, step = ahead / units; /* the next panel's rows lie behind this one's */
+    size_t ahead = CPU_PANEL_ROWS * (size_t)s->row_bytes, step = ahead / units; /* the next panel's rows lie behind this one's */
     for (uint32_t k = 0; k < units; k++) {
         for (size_t at = 0; at < step; at += 64)
             __builtin_prefetch(r.data[0] + ahead + k * step + at, 0, 2);
-        struct pack_unit u = {.src = &w->src, .p = p, .out = out + (size_t)k * p->unit_bytes};
+        struct pack_unit u = {.src = s, .p = p, .out = out + (size_t)k * p->unit_bytes};
         for (uint32_t lane = 0; lane < CPU_PANEL_ROWS; lane += PACK_ROWS) {
             u.lane = lane;
             for (uint32_t i = 0; i < PACK_ROWS; i++) {
@@ -143,12 +141,12 @@ static bool head_is_halves(enum cpu_layout layout)
     return layout >= CPU_LAYOUT_Q4_0 && layout <= CPU_LAYOUT_IQ4_XS;
 }
 
-static void check_scales(struct device *d, const struct weight *w, uint32_t panel, const unsigned char *out)
+static void check_scales(struct device *d, const struct weight *w, const struct weight_src *s, uint32_t panel, const unsigned char *out)
 {
     struct err err = {0};
     if (head_is_halves(w->panel.layout) && halves_finite(w, out))
         return;
-    if (dtype_check_rows(&w->src, panel * CPU_PANEL_ROWS, panel_lanes(w, panel), &err))
+    if (dtype_check_rows(s, panel * CPU_PANEL_ROWS, panel_lanes(s, panel), &err))
         cpu_fail(d, ERR_FORMAT, err.text);
 }
 
@@ -157,13 +155,15 @@ static void check_scales(struct device *d, const struct weight *w, uint32_t pane
 static void pack_panel(struct device *d, const struct weight *w, uint32_t panel, uint32_t me)
 {
     unsigned char *out = w->data + panel * w->panel_bytes;
+    const struct weight_src *s = weight_src_expert(&w->src, panel / w->panels);
+    panel %= w->panels;
     if (w->converted)
-        pack_converted_panel(w, panel, w->rows + (size_t)me * w->src.cols, out);
+        pack_converted_panel(w, s, panel, w->rows + (size_t)me * s->cols, out);
     else if (!w->unit)
-        pack_float_panel(w, panel, out);
+        pack_float_panel(w, s, panel, out);
     else
-        pack_quant_panel(w, panel, out);
-    check_scales(d, w, panel, out);
+        pack_quant_panel(w, s, panel, out);
+    check_scales(d, w, s, panel, out);
 }
 
 /* A zone is 1 << this many bytes: less than a huge page when there are too few for all workers. */
@@ -171,7 +171,7 @@ static int zone_shift(const struct weight *list, uint32_t count)
 {
     uint64_t total = 0;
     for (const struct weight *w = list; w; w = w->next)
-        total += (uint64_t)w->panels * w->panel_bytes;
+        total += (uint64_t)w->panels_all * w->panel_bytes;
     int shift = ZONE_SHIFT_MAX;
     while (shift > ZONE_SHIFT_MIN && total >> shift < (uint64_t)count * ZONES_PER_WORKER)
         shift--;
@@ -185,7 +185,7 @@ static void pack_run(struct device *d, uint32_t me, uint32_t count, const void *
     uintptr_t last = (uintptr_t)list->data >> shift;
     uint32_t zone = 0, mine = atomic_fetch_add(&list->zones_taken, 1); /* counted along the list */
     for (const struct weight *w = list; w; w = w->next) {
-        for (uint32_t panel = 0; panel < w->panels; panel++) {
+        for (uint32_t panel = 0; panel < w->panels_all; panel++) {
             uintptr_t at = (uintptr_t)(w->data + panel * w->panel_bytes) >> shift;
             zone += at != last;
             last = at;
@@ -234,6 +234,8 @@ void cpu_pack_settle(struct device *d)
         w->next = NULL;
         mem_free(w->rows);
         w->rows = NULL;
+        mem_free((void *)(uintptr_t)w->src.experts);
+        w->src.experts = NULL;
     }
     p->running = NULL;
 }

@@ -1,4 +1,4 @@
-/* backend_cpu/cpu_rows.c - the ops that work row by row: copies, norm, rope, activations, add, scale, soft-cap, gather.
+/* backend_cpu/cpu_rows.c - the ops that work row by row: copies, norm, rope, activations, add, scale, soft-cap, gather, sum of experts.
  *
  * Work is cut in pieces of whole rows, heads, or runs of columns where elements are independent; never inside a sum.
  * Does not:   know pages (cpu_attention.c), weights (cpu_linear.c). */
@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { COLUMN_UNIT = 64, COPY_UNIT = 4096 };
+enum { COLUMN_UNIT = 64, COPY_UNIT = 4096, SUM_UNIT = 512 };
 
 static float *row_of(const struct tensor *t, uint32_t row)
 {
@@ -113,8 +113,7 @@ static void run_gated(struct device *d, uint32_t me, uint32_t count, const void 
 {
     const struct op_gated *op = p;
     const struct cpu_kernels *k = cpu_kernels_of(d);
-    const cpu_gated_fn by_act[ACT_COUNT] = {k->gated_silu, k->gated_gelu_tanh, k->gated_gelu_erf, k->gated_sigmoid};
-    cpu_gated_fn f = by_act[op->act];
+    cpu_gated_fn f = cpu_gated_of(k, op->act);
     for (struct share s = share_of(op->y.rows, op->y.cols, me, count); next(&s);)
         f(row_of(&op->gate, s.row) + s.from, row_of(&op->up, s.row) + s.from, row_of(&op->y, s.row) + s.from, s.to - s.from);
 }
@@ -141,6 +140,28 @@ static void run_softcap(struct device *d, uint32_t me, uint32_t count, const voi
     const struct cpu_kernels *k = cpu_kernels_of(d);
     for (struct share s = share_of(op->x.rows, op->x.cols, me, count); next(&s);)
         k->softcap(row_of(&op->x, s.row) + s.from, s.to - s.from, 1.0f, op->cap);
+}
+
+/* Each run of columns in pieces that stay in registers' reach. */
+static void run_expert_sum(struct device *d, uint32_t me, uint32_t count, const void *p)
+{
+    const struct op_expert_sum *op = p;
+    const struct cpu_kernels *k = cpu_kernels_of(d);
+    uint32_t slots = op->x.rows / op->y.rows;
+    for (struct share s = share_of(op->y.rows, op->y.cols, me, count); next(&s);) {
+        const float *w = op->weights + (size_t)s.row * slots;
+        for (uint32_t from = s.from; from < s.to; from += SUM_UNIT) {
+            uint32_t n = s.to - from < SUM_UNIT ? s.to - from : SUM_UNIT;
+            float v[SUM_UNIT], *y = row_of(&op->y, s.row) + from;
+            k->scale(row_of(&op->x, s.row * slots) + from, v, n, w[0]);
+            for (uint32_t i = 1; i < slots; i++)
+                k->add(row_of(&op->x, s.row * slots + i) + from, v, n, w[i], 1.0f);
+            if (op->add)
+                k->add(v, y, n, 1.0f, 1.0f);
+            else
+                memcpy(y, v, n * sizeof *y);
+        }
+    }
 }
 
 static void run_gather(struct device *d, uint32_t me, uint32_t count, const void *p)
@@ -170,4 +191,5 @@ ENQUEUE_OP(gated)
 ENQUEUE_OP(add)
 ENQUEUE_OP(scale)
 ENQUEUE_OP(softcap)
+ENQUEUE_OP(expert_sum)
 ENQUEUE_OP(gather)

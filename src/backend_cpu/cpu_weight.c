@@ -16,7 +16,7 @@ struct layout_plan {
     struct cpu_panel panel;
     pack_unit_fn unit; /* NULL: float */
     bool converted;    /* through weight_src_row */
-    uint32_t panels;
+    uint32_t panels, panels_all;
     size_t panel_bytes;
     uint64_t bytes;
 };
@@ -72,7 +72,8 @@ static void plan_geometry(const struct weight_src *s, struct layout_plan *p)
     }
     p->panel_bytes = (bytes + 63) / 64 * 64;
     p->panels = (uint32_t)(((uint64_t)s->rows + CPU_PANEL_ROWS - 1) / CPU_PANEL_ROWS);
-    p->bytes = (uint64_t)p->panel_bytes * p->panels;
+    p->panels_all = p->panels * (s->n_experts ? s->n_experts : 1);
+    p->bytes = (uint64_t)p->panel_bytes * p->panels_all;
 }
 
 static int plan_make(const struct weight_src *s, struct layout_plan *p, struct err *err)
@@ -80,6 +81,8 @@ static int plan_make(const struct weight_src *s, struct layout_plan *p, struct e
     *p = (struct layout_plan){0};
     if (s->rows == 0 || s->cols == 0)
         return err_set(err, ERR_FORMAT, "cpu: tensor '%s' is empty: [%u][%u]", s->name, s->rows, s->cols);
+    if (s->n_experts > ROUTE_EXPERTS_MAX)
+        return err_set(err, ERR_UNSUPPORTED, "cpu: tensor '%s': a stack of %u, at most %d", s->name, s->n_experts, ROUTE_EXPERTS_MAX);
     int rc = s->type == DTYPE_MLX ? mlx_check(s, err) : 0;
     if (rc)
         return rc;
@@ -117,6 +120,21 @@ static int weight_fill(struct device *d, struct weight *w, const struct layout_p
     return w->rows ? 0 : err_nomem(err, "cpu: rows to convert", (size_t)d->n_threads * w->src.cols * sizeof *w->rows);
 }
 
+/* Packing reads them later: a list of our own. */
+static int experts_copy(struct weight *w, const struct weight_src *src, struct err *err)
+{
+    if (!src->n_experts)
+        return 0;
+    struct weight_src *copy = mem_try_array(src->n_experts, sizeof *copy);
+    if (!copy)
+        return err_nomem(err, w->name, src->n_experts * sizeof *copy);
+    memcpy(copy, src->experts, src->n_experts * sizeof *copy);
+    for (uint32_t e = 0; e < src->n_experts; e++)
+        copy[e].name = w->name;
+    w->src.experts = copy;
+    return 0;
+}
+
 int cpu_weight_prepare(struct device *d, const struct weight_src *src, unsigned use, struct weight **out, struct err *err)
 {
     (void)use;
@@ -130,15 +148,19 @@ int cpu_weight_prepare(struct device *d, const struct weight_src *src, unsigned 
     if (!w)
         return err_nomem(err, "cpu: weight", sizeof *w + name_bytes);
     memcpy(w->name, src->name, name_bytes);
-    w->head = (struct weight_head){src->type, src->rows, src->cols, w->name};
+    w->head = (struct weight_head){src->type, src->rows, src->cols, w->name, src->n_experts};
     w->panel = plan.panel;
     w->panels = plan.panels;
+    w->panels_all = plan.panels_all;
     w->panel_bytes = plan.panel_bytes;
     w->src = *src;
     w->src.name = w->name;
+    w->src.experts = NULL;
     w->unit = plan.unit;
     w->converted = plan.converted;
-    rc = weight_fill(d, w, &plan, err);
+    rc = experts_copy(w, src, err);
+    if (!rc)
+        rc = weight_fill(d, w, &plan, err);
     if (rc) {
         cpu_weight_free(d, w);
         return rc;
@@ -156,6 +178,7 @@ void cpu_weight_free(struct device *d, struct weight *w)
     if (w->slab)
         cpu_slab_give(&d->slabs, w->slab);
     mem_free(w->rows);
+    mem_free((void *)(uintptr_t)w->src.experts);
     mem_free(w);
 }
 

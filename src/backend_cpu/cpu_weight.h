@@ -9,12 +9,13 @@
 struct weight {
     struct weight_head head;
     struct cpu_panel panel;
-    uint32_t panels;      /* ceil(rows / 16) */
+    uint32_t panels;      /* ceil(rows / 16), of one matrix */
+    uint32_t panels_all;  /* of all matrices of a stack, one behind the other */
     size_t panel_bytes;   /* multiple of 64 */
     unsigned char *data;  /* in a slab */
     struct cpu_slab *slab;
     /* until packed */
-    struct weight_src src;
+    struct weight_src src;       /* of a stack: experts is a copy of our own */
     pack_unit_fn unit;           /* NULL: float */
     bool converted;              /* through weight_src_row */
     float *rows;                 /* [threads][cols]: converted types only */

@@ -152,6 +152,7 @@ typedef void (*cpu_gumbel_fn)(uint64_t key, const uint32_t counter[3], uint32_t 
     X(cpu_gated_fn, gated_gelu_tanh)   \
     X(cpu_gated_fn, gated_gelu_erf)    \
     X(cpu_gated_fn, gated_sigmoid)     \
+    X(cpu_gated_fn, gated_clamped)     \
     X(cpu_add_fn, add)                 \
     X(cpu_softcap_fn, softcap)         \
     X(cpu_half_fn, to_f16)             \

@@ -112,6 +112,18 @@ static void gated_sigmoid(const float *gate, const float *up, float *y, uint32_t
     }
 }
 
+/* min and max give their second operand where one is NaN: it stays */
+static void gated_clamped(const float *gate, const float *up, float *y, uint32_t n)
+{
+    const __m256 one = v8_set(1.0f), most = v8_set(7.0f), least = v8_set(-7.0f), by = v8_set(-1.702f);
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m256 g = _mm256_min_ps(most, load_n(gate + i, n - i)), u = _mm256_min_ps(most, load_n(up + i, n - i));
+        u = _mm256_add_ps(_mm256_max_ps(least, u), one);
+        __m256 d = _mm256_add_ps(one, v8_exp(_mm256_mul_ps(g, by)));
+        store_n(y + i, n - i, _mm256_mul_ps(_mm256_div_ps(g, d), u));
+    }
+}
+
 static void add(const float *x, float *y, uint32_t n, float x_scale, float y_scale)
 {
     __m256 xs = v8_set(x_scale), ys = v8_set(y_scale);
@@ -301,6 +313,7 @@ const struct cpu_kernels cpu_kernels_avx2_rows = {
     .gated_gelu_tanh = gated_gelu_tanh,
     .gated_gelu_erf = gated_gelu_erf,
     .gated_sigmoid = gated_sigmoid,
+    .gated_clamped = gated_clamped,
     .add = add,
     .softcap = softcap,
     .to_f16 = to_f16,

@@ -77,6 +77,15 @@ static void gated_sigmoid(const float *gate, const float *up, float *y, uint32_t
         y[i] = (1.0f / (1.0f + math_expf(-gate[i]))) * up[i];
 }
 
+static void gated_clamped(const float *gate, const float *up, float *y, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        float g = gate[i] > 7.0f ? 7.0f : gate[i], u = up[i] > 7.0f ? 7.0f : up[i];
+        u = u < -7.0f ? -7.0f : u;
+        y[i] = (g / (1.0f + math_expf(g * -1.702f))) * (u + 1.0f);
+    }
+}
+
 static void add(const float *x, float *y, uint32_t n, float x_scale, float y_scale)
 {
     for (uint32_t i = 0; i < n; i++)

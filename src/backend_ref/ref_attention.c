@@ -45,10 +45,11 @@ int ref_run_kv_write(struct device *d, const void *p)
 }
 
 /* One row and head over positions [first, pos]; p: scratch [pos - first + 1]. */
-static void attend(const struct op_attention *op, const uint32_t *table, const float *q, float *y, uint32_t kv_head, uint32_t first,
+static void attend(const struct op_attention *op, const uint32_t *table, const float *q, float *y, uint32_t head, uint32_t first,
                    uint32_t pos, double *p)
 {
     const struct kv_layer *l = op->layer;
+    uint32_t kv_head = head / (op->n_heads / l->n_kv_heads);
     double most = -INFINITY, sum = 0, o[KV_HEAD_MAX] = {0};
     float x[KV_HEAD_MAX];
     for (uint32_t j = first; j <= pos; j++) {
@@ -62,6 +63,10 @@ static void attend(const struct op_attention *op, const uint32_t *table, const f
             dot = (double)(op->softcap * math_tanhf((float)dot / op->softcap));
         p[j - first] = dot;
         most = dot > most ? dot : most;
+    }
+    if (op->sinks) {
+        most = (double)op->sinks[head] > most ? (double)op->sinks[head] : most;
+        sum = math_expd((double)op->sinks[head] - most);
     }
     for (uint32_t j = first; j <= pos; j++)
         sum += p[j - first] = math_expd(p[j - first] - most);
@@ -94,7 +99,7 @@ int ref_run_attention(struct device *d, const void *p)
             uint32_t first = op->window && pos + 1 > op->window ? pos + 1 - op->window : 0;
             for (uint32_t h = 0; h < op->n_heads; h++)
                 attend(op, op->tables + op->spans[s].table_first, ref_row(&op->q, row) + (size_t)h * l->d_k,
-                       ref_row(&op->y, row) + (size_t)h * l->d_v, h / (op->n_heads / l->n_kv_heads), first, pos, scores);
+                       ref_row(&op->y, row) + (size_t)h * l->d_v, h, first, pos, scores);
         }
     mem_free(scores);
     return 0;

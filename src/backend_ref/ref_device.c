@@ -134,10 +134,15 @@ static int buffer_copy(struct device *d, void *dst, const void *src, size_t size
     return 0;
 }
 
+static uint32_t matrices(const struct weight_src *src)
+{
+    return src->n_experts ? src->n_experts : 1;
+}
+
 static int weight_plan(struct device *d, const struct weight_src *src, unsigned use, uint64_t *size_bytes, struct err *err)
 {
     (void)d, (void)use, (void)err;
-    *size_bytes = (uint64_t)src->rows * src->cols * sizeof(float);
+    *size_bytes = (uint64_t)matrices(src) * src->rows * src->cols * sizeof(float);
     return 0;
 }
 
@@ -151,29 +156,39 @@ static void weight_free(struct device *d, struct weight *w)
     mem_free(w);
 }
 
+/* One matrix dequantised. */
+static int weight_fill(const struct weight_src *src, float *values, struct err *err)
+{
+    for (uint32_t r = 0; r < src->rows; r++) {
+        float *row = values + (size_t)r * src->cols;
+        weight_src_row(src, r, row);
+        for (uint32_t c = 0; c < src->cols; c++)
+            if (!isfinite(row[c]))
+                return err_set(err, ERR_FORMAT, "tensor '%s': row %u, column %u is not finite", src->name, r, c);
+    }
+    return 0;
+}
+
 static int weight_prepare(struct device *d, const struct weight_src *src, unsigned use, struct weight **out, struct err *err)
 {
     (void)use;
     *out = NULL;
-    size_t n = (size_t)src->rows * src->cols;
+    size_t each = (size_t)src->rows * src->cols, n = each * matrices(src);
     struct weight *w = mem_try_zero(1, sizeof *w);
     if (w) {
-        w->head = (struct weight_head){src->type, src->rows, src->cols, mem_try_strndup(src->name, strlen(src->name))};
+        w->head = (struct weight_head){src->type, src->rows, src->cols, mem_try_strndup(src->name, strlen(src->name)), src->n_experts};
         w->values = mem_try_array(n, sizeof *w->values);
     }
     if (!w || !w->head.name || !w->values) {
         weight_free(d, w);
         return err_nomem(err, src->name, n * sizeof(float));
     }
-    for (uint32_t r = 0; r < src->rows; r++) {
-        float *row = w->values + (size_t)r * src->cols;
-        weight_src_row(src, r, row);
-        for (uint32_t c = 0; c < src->cols; c++)
-            if (!isfinite(row[c])) {
-                err_set(err, ERR_FORMAT, "tensor '%s': row %u, column %u is not finite", src->name, r, c);
-                weight_free(d, w);
-                return ERR_FORMAT;
-            }
+    int rc = 0;
+    for (uint32_t e = 0; e < matrices(src) && !rc; e++)
+        rc = weight_fill(weight_src_expert(src, e), w->values + e * each, err);
+    if (rc) {
+        weight_free(d, w);
+        return rc;
     }
     *out = w;
     return 0;

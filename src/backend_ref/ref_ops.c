@@ -66,7 +66,7 @@ static void linear_sums(const float *w, const double *xt, uint32_t cols, double 
     memcpy(sums, s, sizeof s);
 }
 
-static double linear_sum(const float *w, const float *x, uint32_t cols)
+double ref_linear_sum(const float *w, const float *x, uint32_t cols)
 {
     double sum = 0;
     for (uint32_t c = 0; c < cols; c++)
@@ -112,7 +112,7 @@ int ref_run_linear(struct device *d, const void *p)
     }
     for (; first < op->x.rows; first++)
         for (uint32_t o = 0; o < op->y.cols; o++)
-            linear_store(op, first, o, linear_sum(op->w->values + (size_t)o * op->x.cols, ref_row(&op->x, first), op->x.cols));
+            linear_store(op, first, o, ref_linear_sum(op->w->values + (size_t)o * op->x.cols, ref_row(&op->x, first), op->x.cols));
     return 0;
 }
 
@@ -180,10 +180,18 @@ static float activate(enum act act, float x)
         return 0.5f * x * (1 + math_erff(x * 0.7071067812f));
     case ACT_SIGMOID:
         return 1 / (1 + math_expf(-x));
+    case ACT_CLAMPED: /* gated has it */
     case ACT_COUNT:
         break;
     }
     return NAN;
+}
+
+static float clamped(float gate, float up)
+{
+    gate = gate > 7 ? 7 : gate;
+    up = up > 7 ? 7 : up < -7 ? -7 : up;
+    return gate / (1 + math_expf(-1.702f * gate)) * (up + 1);
 }
 
 int ref_run_gated(struct device *d, const void *p)
@@ -191,8 +199,10 @@ int ref_run_gated(struct device *d, const void *p)
     (void)d;
     const struct op_gated *op = p;
     for (uint32_t r = 0; r < op->y.rows; r++)
-        for (uint32_t c = 0; c < op->y.cols; c++)
-            ref_row(&op->y, r)[c] = activate(op->act, ref_row(&op->gate, r)[c]) * ref_row(&op->up, r)[c];
+        for (uint32_t c = 0; c < op->y.cols; c++) {
+            float gate = ref_row(&op->gate, r)[c], up = ref_row(&op->up, r)[c];
+            ref_row(&op->y, r)[c] = op->act == ACT_CLAMPED ? clamped(gate, up) : activate(op->act, gate) * up;
+        }
     return 0;
 }
 

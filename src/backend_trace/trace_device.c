@@ -114,7 +114,7 @@ static int weight_prepare(struct device *d, const struct weight_src *src, unsign
     char *name = mem_try_strndup(src->name, strlen(src->name));
     *out = w;
     if (w && name) {
-        w->head = (struct weight_head){src->type, src->rows, src->cols, name};
+        w->head = (struct weight_head){src->type, src->rows, src->cols, name, src->n_experts};
         return 0;
     }
     mem_free(name);
@@ -156,7 +156,10 @@ static void put_tensor(struct device *d, const char *name, const struct tensor *
 
 static void put_weight(struct device *d, const char *name, const struct weight *w)
 {
-    buf_printf(&d->text, " %s=%s(%s [%u][%u])", name, w->head.name, dtype_name(w->head.type), w->head.rows, w->head.cols);
+    buf_printf(&d->text, " %s=%s(%s ", name, w->head.name, dtype_name(w->head.type));
+    if (w->head.n_experts)
+        buf_printf(&d->text, "[%u]", w->head.n_experts);
+    buf_printf(&d->text, "[%u][%u])", w->head.rows, w->head.cols);
 }
 
 static void put_value(struct device *d, const char *name, float value, float plain)
@@ -266,12 +269,13 @@ static int op_attention_list(struct device *d, const struct op_attention *op)
     put_value(d, "softcap", op->softcap, 0);
     if (op->window)
         buf_printf(&d->text, " window=%u", op->window);
+    buf_z(&d->text, op->sinks ? " sinks" : "");
     return end_line(d);
 }
 
 static int op_gated_list(struct device *d, const struct op_gated *op)
 {
-    static const char *const names[ACT_COUNT] = {"silu", "gelu_tanh", "gelu_erf", "sigmoid"};
+    static const char *const names[ACT_COUNT] = {"silu", "gelu_tanh", "gelu_erf", "sigmoid", "clamped"};
     buf_printf(&d->text, "gated %s", names[op->act]);
     put_tensor(d, "y", &op->y);
     return end_line(d);
@@ -338,6 +342,41 @@ static int op_delta_net_list(struct device *d, const struct op_delta_net *op)
     put_state(d, op->layer);
     buf_printf(&d->text, " spans=%u eps=%.9g", op->span_count, (double)op->eps);
     buf_z(&d->text, op->tiled ? " tiled" : "");
+    return end_line(d);
+}
+
+static int op_route_list(struct device *d, const struct op_route *op)
+{
+    static const char *const names[ROUTE_SCORE_COUNT] = {"softmax", "softmax_top", "sigmoid"};
+    buf_printf(&d->text, "route %s", names[op->score]);
+    put_tensor(d, "logits", &op->logits);
+    buf_printf(&d->text, " top=%u", op->top);
+    if (op->groups > 1)
+        buf_printf(&d->text, " groups=%u of %u by %u", op->group_top, op->groups, op->group_best);
+    buf_z(&d->text, op->bias ? " bias" : "");
+    buf_z(&d->text, op->normalise ? " normalise" : "");
+    put_value(d, "scale", op->scale, 1);
+    buf_z(&d->text, op->expert_scale ? " expert_scale" : "");
+    buf_z(&d->text, op->replay ? " replay" : "");
+    return end_line(d);
+}
+
+static int op_expert_linear_list(struct device *d, const struct op_expert_linear *op)
+{
+    buf_z(&d->text, "expert_linear");
+    put_weight(d, "w", op->w);
+    put_tensor(d, "x", &op->x);
+    put_tensor(d, "y", &op->y);
+    buf_z(&d->text, op->bias ? " bias" : "");
+    return end_line(d);
+}
+
+static int op_expert_sum_list(struct device *d, const struct op_expert_sum *op)
+{
+    buf_z(&d->text, "expert_sum");
+    put_tensor(d, "x", &op->x);
+    put_tensor(d, "y", &op->y);
+    buf_z(&d->text, op->add ? " add" : "");
     return end_line(d);
 }
 

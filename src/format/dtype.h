@@ -99,7 +99,16 @@ struct weight_src {
     const void *scales, *biases; /* [rows][cols / group] */
     /* MXFP4 of Hugging Face (gpt-oss): data = blocks [rows][cols/32][16], scales = U8 [rows][cols/32]; else NULL.
      * (With type MXFP4 and scales == NULL the data are GGUF's 17-byte blocks.) */
+    /* A stack of matrices of one type and shape, each [rows][cols] (experts): where each lies; data is then the first's. */
+    uint32_t n_experts;    /* 0: no stack */
+    const struct weight_src *experts; /* [n_experts] */
 };
+
+/* Matrix e of a stack; w itself when it is none. */
+static inline const struct weight_src *weight_src_expert(const struct weight_src *w, uint32_t e)
+{
+    return w->n_experts ? w->experts + e : w;
+}
 
 /* One row of any weight to f32 (every type, MLX included): the meaning of the bytes.  dst holds cols values. */
 void weight_src_row(const struct weight_src *w, uint32_t row, float *dst);

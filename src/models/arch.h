@@ -4,7 +4,9 @@
  * config.c    config.json -> hparams;   metadata.c  GGUF metadata -> hparams
  * source.c    tensors of either file kind under one name;   bind.c  the bind tables -> prepared weights
  * hparams.c   sizes and checks of what was read;   gemma.c  shared by Gemma's
+ *             bind_weight.c  one weight of a table: rows, fused rows, stacks of experts
  * rope.c      inverse frequencies;   decoder.c  the pre-norm transformer layer;   recurrent.c  its recurrent blocks
+ * experts.c   its mixture of experts: hyper-parameters and the block
  * driver.c    one step
  * defaults.c  sampling defaults and end ids
  * <arch>.c    one architecture each: names, defaults, what differs, bind table
@@ -15,67 +17,12 @@
 
 #include "format/gguf.h"
 #include "format/safetensors.h"
+#include "models/bind.h"
 #include "models/hparams.h"
 #include "models/model.h"
 
 #define ARCH_LIST(X) X(llama) X(mistral) X(qwen2) X(qwen3) X(phi3) X(granite) X(gemma2) X(gemma3) X(lfm2) X(qwen3_5) X(glm4) X(seed_oss) \
-    X(olmo2) X(smollm3) X(gemma4)
-
-enum { MODEL_NAME_MAX = 192 };
-
-/* ---- bind tables ---- */
-
-enum model_weight { W_EMBED, W_HEAD, W_EMBED_LAYERS, W_LAYERS_IN, MODEL_WEIGHTS };
-enum model_vec { V_FINAL_NORM, V_ROPE_FREQS, V_ROPE_LONG, V_ROPE_SHORT, V_ONES, V_LAYERS_NORM, MODEL_VECS };
-enum layer_weight {
-    W_Q, W_K, W_V, W_O, W_GATE, W_UP, W_DOWN,
-    W_Q_GATE,                                  /* gate of attention's output */
-    W_STATE_IN, W_STATE_GATE, W_STATE_A, W_STATE_B, W_STATE_OUT, /* recurrent layers */
-    W_INPUT_GATE, W_INPUT_OUT,                 /* of a layer's own embedding */
-    LAYER_WEIGHTS
-};
-enum layer_vec {
-    V_ATTN_NORM, V_FFN_NORM, V_POST_ATTN_NORM, V_POST_FFN_NORM, V_Q_NORM, V_K_NORM,
-    V_Q_BIAS, V_K_BIAS, V_V_BIAS, V_O_BIAS, V_GATE_BIAS, V_UP_BIAS, V_DOWN_BIAS,
-    V_STATE_CONV, V_STATE_RATE, V_STATE_DT, V_STATE_NORM, /* recurrent layers */
-    V_INPUT_NORM,
-    LAYER_VECS
-};
-enum layer_number { N_SCALE, LAYER_NUMBERS }; /* tensors of one element, which the host reads */
-
-/* ones: a vector of ones that no file has; ignored layer: a tensor, weights named without ".weight", that may be there */
-enum bind_kind {
-    BIND_WEIGHT, BIND_VEC, BIND_LAYER_WEIGHT, BIND_LAYER_VEC, BIND_LAYER_NUMBER, BIND_ONES, BIND_IGNORED, BIND_IGNORED_LAYER
-};
-/* what a layer must have; several at once */
-enum bind_layers {
-    LAYERS_ALL = 0, LAYERS_ATTENTION = 1, LAYERS_RECURRENT = 2, LAYERS_OWN_KV = 4, LAYERS_OWN_V = 8, LAYERS_OTHERS_KV = 16
-};
-enum bind_map { MAP_NONE, MAP_NEG_EXP }; /* of a Hugging Face vector: -exp(x), as GGUF files have it */
-enum bind_split { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLS, SPLIT_HEADS };
-
-/* shapes as expressions over hparams */
-enum model_dim {
-    DIM_0, DIM_1, DIM_HIDDEN, DIM_FFN, DIM_2_FFN, DIM_VOCAB, DIM_Q, DIM_KV, DIM_Q_KV, DIM_QKV, DIM_HEAD, DIM_ROT_HALF,
-    DIM_2_Q, DIM_2_HEAD, DIM_TAPS, DIM_CHANNELS, DIM_STATE_COLS, DIM_STATE_OUT, DIM_STATE_VALUES, DIM_STATE_HEAD, DIM_HEAD_MOST,
-    DIM_INPUT, DIM_INPUTS, DIM_INPUT_VOCAB
-};
-uint32_t hparams_dim(const struct hparams *hp, uint32_t layer, enum model_dim d); /* of no layer: 0 */
-
-/* One row: a tensor, or rows of one, that must be there while its flags hold.  Weights are named without ".weight". */
-struct bind {
-    enum bind_kind kind;
-    uint32_t slot;              /* of the kind's enum */
-    const char *gguf, *hf;      /* name patterns, %u = layer; NULL: not in files of that kind; ignored: a prefix */
-    enum model_dim rows, cols;  /* vectors: rows; of a convolution rows x taps, transposed when read */
-    enum model_dim first, of;   /* fused: first row, rows of the whole tensor (DIM_0 = the whole is bound) */
-    enum model_dim group;       /* fused group by group: rows of a group, `first` counts in it (DIM_0 = one run of rows) */
-    uint32_t when, unless;      /* enum hparam_flag: all of when, none of unless */
-    enum bind_split split;
-    bool norm;                  /* norm_shift applies */
-    unsigned layers;            /* enum bind_layers */
-    enum bind_map map;
-};
+    X(olmo2) X(smollm3) X(gemma4) X(qwen3_moe)
 
 /* ---- architectures ---- */
 
@@ -145,7 +92,8 @@ struct source {
 int source_open(struct source *s, const struct gguf *gguf, struct hfdir *hf, struct err *err);
 void source_close(struct source *s);
 bool source_has(const struct source *s, const char *name);
-/* `name` without ".weight"; marks it. */
+bool source_has_weight(const struct source *s, const char *name); /* what source_weight would find */
+/* `name` without ".weight"; marks it.  Of a stack n_experts is set and `experts` is not: its matrices lie one behind the other. */
 int source_weight(struct source *s, const char *name, struct weight_src *out, struct err *err);
 /* `name` whole; rows * cols values to f32; marks it.  cols > 1: a matrix, which may have a middle dimension of 1. */
 int source_vec(struct source *s, const char *name, uint32_t rows, uint32_t cols, float *out, enum dtype *type_out, struct err *err);
@@ -181,6 +129,9 @@ struct step {
     struct tensor x, normed, q, k, v, att, gate, up, block, out, logits;
     struct tensor q_gate;                           /* HP_ATTN_GATE */
     struct tensor state_in, state_gate, state_a, state_b, state_out; /* recurrent layers */
+    struct tensor route_logits, expert_mid, expert_up, expert_out, shared_gate, shared_up, shared_weight; /* experts */
+    uint32_t *route_ids;                            /* [rows][slots] */
+    float *route_weights;
     struct tensor rope[MODEL_ROPE_SETS];
     struct tensor extra[MODEL_EXTRA];               /* hparams.extra */
     /* host */
@@ -218,10 +169,6 @@ struct model {
     struct step step;
 };
 
-/* bind.c: walk the table; with plan_only sizes and shapes are checked and nothing is prepared. */
-int model_bind(struct model *m, bool plan_only, struct err *err);
-void model_unbind(struct model *m);
-
 /* rope.c: inverse frequencies of one set, [rot / 2], and the factor of cos and sin.  `divisors` (GGUF) may be NULL. */
 int rope_frequencies(const struct rope_params *p, uint32_t context_train, uint32_t context, const float *divisors,
                      float *inv_freq, float *mscale, struct err *err);
@@ -232,6 +179,11 @@ int decoder_mix(struct model *m, uint32_t layer, struct err *err); /* attention 
 int decoder_mlp(struct model *m, uint32_t layer, struct err *err);
 /* stream += scale * [post] (W x + bias) */
 int decoder_output(struct model *m, struct weight *w, const float *bias, struct tensor x, const float *post, struct err *err);
+/* experts.c: what stands in the MLP's place */
+int experts_block(struct model *m, uint32_t layer, struct err *err);
+int experts_read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err);
+int experts_read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err);
+int experts_check(const struct hparams *hp, struct err *err);
 /* recurrent.c: what stands in attention's place */
 int recurrent_block(struct model *m, uint32_t layer, struct err *err);
 /* driver.c */

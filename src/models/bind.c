@@ -29,6 +29,7 @@ static bool bind_in_layer(const struct model *m, const struct bind *b, uint32_t 
     bool own = hp->kv_from[layer] == 0;
     unsigned has = hp->recurrent[layer] ? LAYERS_RECURRENT : LAYERS_ATTENTION | (own ? LAYERS_OWN_KV : LAYERS_OTHERS_KV);
     has |= own && !hp->recurrent[layer] && !hp->v_is_k[layer] ? LAYERS_OWN_V : 0;
+    has |= hp->moe.experts != 0 && !hp->dense[layer] ? LAYERS_EXPERTS : LAYERS_DENSE;
     return (has & b->layers) == b->layers;
 }
 
@@ -40,17 +41,6 @@ static uint32_t bind_dim(const struct model *m, uint32_t layer, enum model_dim d
 static uint32_t vec_count(const struct model *m, const struct bind *b, uint32_t layer)
 {
     return bind_dim(m, layer, b->rows) * bind_dim(m, layer, b->cols);
-}
-
-static void bind_name(const struct model *m, const struct bind *b, uint32_t layer, char out[MODEL_NAME_MAX])
-{
-    const char *pattern = m->gguf != NULL ? b->gguf : b->hf;
-    const char *at = strstr(pattern, "%u");
-    if (at == NULL) {
-        snprintf(out, MODEL_NAME_MAX, "%s", pattern);
-    } else {
-        snprintf(out, MODEL_NAME_MAX, "%.*s%u%s", (int)(at - pattern), pattern, layer, at + 2);
-    }
 }
 
 static uint32_t vec_round(uint32_t n)
@@ -74,7 +64,12 @@ static int flags_check(const struct model *m, struct err *err)
                  {HP_FUSED_QKV, "q, k and v in one tensor"},
                  {HP_LAYER_SCALE, "a scale behind each layer"},
                  {HP_LAYER_INPUTS, "embeddings of each layer"},
-                 {HP_FUSED_GATE_UP, "gate and up in one tensor"}};
+                 {HP_FUSED_GATE_UP, "gate and up in one tensor"},
+                 {HP_EXPERTS_FUSED, "gate and up of all experts in one tensor"},
+                 {HP_EXPERT_BIAS, "biases of experts"},
+                 {HP_ROUTE_BIAS, "a bias of the choice of experts"},
+                 {HP_SHARED_GATE, "a gate of the shared expert"},
+                 {HP_SINKS, "attention sinks"}};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         bool served = (m->hp.flags & names[i].flag) == 0;
         for (uint32_t b = 0; b < m->arch->bind_count && !served; b++) {
@@ -84,64 +79,30 @@ static int flags_check(const struct model *m, struct err *err)
             return err_set(err, ERR_UNSUPPORTED, "%s with %s is not supported", m->arch->name, names[i].what);
         }
     }
-    return 0;
+    bool experts = m->hp.moe.experts == 0;
+    for (uint32_t b = 0; b < m->arch->bind_count && !experts; b++) {
+        experts = (m->arch->binds[b].layers & LAYERS_EXPERTS) != 0;
+    }
+    return experts ? 0 : err_set(err, ERR_UNSUPPORTED, "%s with %u experts is not supported", m->arch->name, m->hp.moe.experts);
+}
+
+/* Have the layers' experts gate and up, or all of them, in one tensor?  Files of one architecture differ in this. */
+static void experts_facts(struct model *m)
+{
+    const struct bind *b = m->arch->binds;
+    for (uint32_t i = 0; i < m->arch->bind_count; i++) {
+        if ((b[i].when & HP_EXPERTS_FUSED) == 0 || b[i].kind != BIND_LAYER_WEIGHT || (m->gguf != NULL ? b[i].gguf : b[i].hf) == NULL) {
+            continue;
+        }
+        for (uint32_t l = 0; l < m->hp.layers; l++) {
+            char name[MODEL_NAME_MAX];
+            bind_name(m, b + i, l, 0, name);
+            m->hp.flags |= source_has_weight(&m->source, name) ? HP_EXPERTS_FUSED : 0;
+        }
+    }
 }
 
 /* ---- weights ---- */
-
-/* Bytes of a row's scales (or biases); 0 when they are part of the row. */
-static size_t scale_row_bytes(const struct weight_src *src)
-{
-    return src->type == DTYPE_MLX ? (size_t)(src->cols / src->group) * (src->scale_type == DTYPE_F32 ? 4 : 2) : 0;
-}
-
-static int weight_slice(const struct model *m, const struct bind *b, uint32_t layer, struct weight_src *src, struct err *err)
-{
-    uint32_t rows = bind_dim(m, layer, b->rows), cols = bind_dim(m, layer, b->cols);
-    uint32_t whole = b->of != DIM_0 ? bind_dim(m, layer, b->of) : rows, first = bind_dim(m, layer, b->first);
-    if (src->rows != whole || src->cols != cols) {
-        return err_set(err, ERR_FORMAT, "tensor '%s': expected shape [%u, %u], file has [%u, %u]", src->name, whole, cols,
-                       src->rows, src->cols);
-    }
-    src->rows = rows;
-    if (b->group != DIM_0) {
-        return 0; /* weight_gather */
-    }
-    src->data = (const unsigned char *)src->data + (size_t)first * src->row_bytes;
-    if (src->type == DTYPE_MLX) {
-        size_t row = scale_row_bytes(src);
-        src->scales = (const unsigned char *)src->scales + first * row;
-        src->biases = (const unsigned char *)src->biases + first * row;
-    }
-    return 0;
-}
-
-/* The bound rows of every group, one after the other in memory of their own (given back by the caller). */
-static int weight_gather(const struct model *m, const struct bind *b, uint32_t layer, struct weight_src *src, unsigned char **memory,
-                         struct err *err)
-{
-    uint32_t group = bind_dim(m, layer, b->group), first = bind_dim(m, layer, b->first);
-    uint32_t groups = bind_dim(m, layer, b->of) / group, take = src->rows / groups;
-    const void **arrays[] = {&src->data, &src->scales, &src->biases};
-    const size_t row_bytes[] = {src->row_bytes, scale_row_bytes(src), scale_row_bytes(src)};
-    size_t total = 0, at = 0;
-    for (int i = 0; i < 3; i++) {
-        total += (size_t)src->rows * row_bytes[i];
-    }
-    unsigned char *p = *memory = mem_try_aligned(64, total);
-    if (p == NULL) {
-        return err_nomem(err, src->name, total);
-    }
-    for (int i = 0; i < 3 && row_bytes[i] != 0; i++) {
-        const unsigned char *from = *arrays[i];
-        for (uint32_t g = 0; g < groups; g++) {
-            memcpy(p + at + (size_t)g * take * row_bytes[i], from + ((size_t)g * group + first) * row_bytes[i], take * row_bytes[i]);
-        }
-        *arrays[i] = p + at;
-        at += (size_t)src->rows * row_bytes[i];
-    }
-    return 0;
-}
 
 static void count_type(struct model *m, enum dtype type, bool whole, uint64_t elements, uint64_t bytes)
 {
@@ -160,7 +121,8 @@ static void count_type(struct model *m, enum dtype type, bool whole, uint64_t el
 
 static uint64_t src_bytes(const struct weight_src *src)
 {
-    return src->rows * (src->row_bytes + 2ull * scale_row_bytes(src));
+    uint64_t row = src->row_bytes + (src->biases != NULL ? 2ull : 1ull) * weight_scale_row_bytes(src);
+    return src->rows * row * (src->n_experts ? src->n_experts : 1);
 }
 
 /* Wait for the weights prepared so far.  Giving a file's pages back takes time, and they can be had back by whoever needs them: it is
@@ -187,48 +149,46 @@ static int weights_settle(struct model *m, bool drop, struct err *err)
     return 0;
 }
 
-static int bind_weight(struct model *m, const struct bind *b, uint32_t layer, bool plan_only, struct err *err)
+static int weight_put(struct model *m, const struct bind *b, uint32_t layer, const struct bound *bound, bool plan_only, unsigned use,
+                      struct err *err)
 {
     const struct backend *be = device_backend(m->device);
-    char name[MODEL_NAME_MAX];
-    struct weight_src src = {0};
+    struct weight **slot = b->kind == BIND_WEIGHT ? &m->weights[b->slot] : &m->layers[layer].w[b->slot];
     uint64_t device_bytes = 0;
-    bind_name(m, b, layer, name);
-    int rc = source_weight(&m->source, name, &src, err);
-    if (rc != 0) {
-        return rc;
-    }
-    src.name = name;
-    rc = weight_slice(m, b, layer, &src, err);
-    if (rc != 0) {
-        return rc;
-    }
-    bool model = b->kind == BIND_WEIGHT, embed = model && (b->slot == W_EMBED || b->slot == W_EMBED_LAYERS);
-    bool tied = model && b->slot == W_EMBED && (m->hp.flags & HP_TIED) != 0;
-    unsigned use = embed ? WEIGHT_EMBED | (tied ? WEIGHT_LINEAR : 0u) : WEIGHT_LINEAR;
-    rc = be->weight_plan(m->device, &src, use, &device_bytes, err);
-    unsigned char *gathered = NULL;
-    if (rc == 0 && !plan_only && b->group != DIM_0) {
-        rc = weight_gather(m, b, layer, &src, &gathered, err);
-    }
+    int rc = be->weight_plan(m->device, &bound->src, use, &device_bytes, err);
     if (rc == 0 && !plan_only) {
-        struct weight **slot = b->kind == BIND_WEIGHT ? &m->weights[b->slot] : &m->layers[layer].w[b->slot];
-        rc = be->weight_prepare(m->device, &src, use, slot, err);
-        m->unsettled_bytes += src_bytes(&src);
+        rc = be->weight_prepare(m->device, &bound->src, use, slot, err);
+        m->unsettled_bytes += src_bytes(&bound->src);
     }
-    if (rc == 0 && gathered != NULL) {
+    if (rc == 0 && bound->memory != NULL) {
         rc = weights_settle(m, false, err); /* the device reads from it until then */
     }
-    mem_free(gathered);
     if (rc != 0) {
-        return err_prefix(err, "tensor '%s'", name);
+        return rc;
     }
-    uint64_t elements = (uint64_t)src.rows * src.cols;
-    count_type(m, src.type, b->first == DIM_0, elements, src_bytes(&src));
+    const struct weight_src *src = &bound->src;
+    uint64_t elements = (uint64_t)src->rows * src->cols;
+    uint64_t all = src->n_experts ? src->n_experts : 1, read = src->n_experts ? m->hp.moe.used : 1; /* by a row */
+    count_type(m, src->type, b->first == DIM_0, elements * all, src_bytes(src));
     m->info.weight_bytes += device_bytes;
-    m->info.read_bytes_per_token += (use & WEIGHT_LINEAR) != 0 ? device_bytes : 0;
-    m->info.operations_per_token += (use & WEIGHT_LINEAR) != 0 ? 2 * elements : 0;
-    return m->unsettled_bytes < SETTLE_BYTES ? 0 : weights_settle(m, true, err);
+    m->info.read_bytes_per_token += (use & WEIGHT_LINEAR) != 0 ? device_bytes / all * read : 0;
+    m->info.operations_per_token += (use & WEIGHT_LINEAR) != 0 ? 2 * elements * read : 0;
+    return 0;
+}
+
+static int bind_weight(struct model *m, const struct bind *b, uint32_t layer, bool plan_only, struct err *err)
+{
+    bool model = b->kind == BIND_WEIGHT, embed = model && (b->slot == W_EMBED || b->slot == W_EMBED_LAYERS);
+    bool tied = model && b->slot == W_EMBED && (m->hp.flags & HP_TIED) != 0;
+    struct bound bound;
+    int rc = bound_find(m, b, layer, !plan_only, &bound, err);
+    if (rc == 0) {
+        unsigned use = embed ? WEIGHT_EMBED | (tied ? WEIGHT_LINEAR : 0u) : WEIGHT_LINEAR;
+        rc = weight_put(m, b, layer, &bound, plan_only, use, err);
+        rc = rc != 0 ? err_prefix(err, "tensor '%s'", bound.name) : 0;
+    }
+    bound_free(&bound);
+    return rc != 0 || m->unsettled_bytes < SETTLE_BYTES ? rc : weights_settle(m, true, err);
 }
 
 /* ---- vectors ---- */
@@ -263,7 +223,7 @@ static int vec_transform(const struct model *m, const struct bind *b, uint32_t l
     for (uint32_t i = 0; b->map == MAP_NEG_EXP && m->hfdir != NULL && i < rows; i++) {
         x[i] = -(float)math_expd((double)x[i]);
     }
-    if (cols == 1) {
+    if (cols == 1 || b->map == MAP_ROWS) {
         return 0;
     }
     float *copy = mem_try_array((size_t)rows * cols, sizeof *copy);
@@ -280,15 +240,37 @@ static int vec_transform(const struct model *m, const struct bind *b, uint32_t l
     return 0;
 }
 
+/* A vector's tensor as f32: whole, or (MAP_ROWS) columns first, first + group, .. of every row. */
+static int vec_read(struct model *m, const struct bind *b, uint32_t layer, const char *name, float *out, enum dtype *type, struct err *err)
+{
+    uint32_t rows = bind_dim(m, layer, b->rows), cols = bind_dim(m, layer, b->cols);
+    if (b->map != MAP_ROWS || b->of == DIM_0) {
+        return source_vec(&m->source, name, rows, cols, out, type, err);
+    }
+    uint32_t of = bind_dim(m, layer, b->of), group = bind_dim(m, layer, b->group), first = bind_dim(m, layer, b->first);
+    float *whole = mem_try_array((size_t)rows * of, sizeof *whole);
+    if (whole == NULL) {
+        return err_nomem(err, name, (size_t)rows * of * sizeof *whole);
+    }
+    int rc = source_vec(&m->source, name, rows, of, whole, type, err);
+    for (uint32_t r = 0; r < rows && rc == 0; r++) {
+        for (uint32_t c = 0; c < cols; c++) {
+            out[(size_t)r * cols + c] = whole[(size_t)r * of + (size_t)c * group + first];
+        }
+    }
+    mem_free(whole);
+    return rc;
+}
+
 static int bind_vec(struct model *m, const struct bind *b, uint32_t layer, struct err *err)
 {
     char name[MODEL_NAME_MAX];
     uint32_t count = vec_count(m, b, layer);
     const float **slot = b->kind == BIND_VEC ? &m->vecs[b->slot] : &m->layers[layer].v[b->slot];
     float *host = vec_take(m, count, slot);
-    bind_name(m, b, layer, name);
+    bind_name(m, b, layer, 0, name);
     enum dtype type = DTYPE_F32;
-    int rc = source_vec(&m->source, name, bind_dim(m, layer, b->rows), bind_dim(m, layer, b->cols), host, &type, err);
+    int rc = vec_read(m, b, layer, name, host, &type, err);
     if (rc == 0) {
         rc = vec_transform(m, b, layer, host, err);
     }
@@ -317,7 +299,7 @@ static int bind_number(struct model *m, const struct bind *b, uint32_t layer, st
     char name[MODEL_NAME_MAX];
     float *out = &m->layers[layer].n[b->slot];
     enum dtype type = DTYPE_F32;
-    bind_name(m, b, layer, name);
+    bind_name(m, b, layer, 0, name);
     int rc = source_vec(&m->source, name, 1, 1, out, &type, err);
     if (rc == 0 && !__builtin_isfinite(*out)) {
         rc = err_set(err, ERR_FORMAT, "tensor '%s' is not finite", name);
@@ -372,7 +354,7 @@ static int bind_row(struct model *m, const struct bind *b, uint32_t layer, bool 
         source_ignore(&m->source, what, what[strlen(what) - 1] != '.');
         return 0;
     case BIND_IGNORED_LAYER:
-        bind_name(m, b, layer, name);
+        bind_name(m, b, layer, 0, name);
         source_ignore_tensor(&m->source, name);
         return 0;
     }
@@ -404,6 +386,7 @@ static int bind_rows(struct model *m, bool plan_only, struct err *err)
 int model_bind(struct model *m, bool plan_only, struct err *err)
 {
     const struct backend *be = device_backend(m->device);
+    experts_facts(m);
     int rc = flags_check(m, err);
     if (rc != 0) {
         return rc;

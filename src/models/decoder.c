@@ -3,7 +3,7 @@
  * sizes of each layer's own, K and V of an earlier layer, v that is k, recurrent layers.
  *
  *   x += scale * [post] Wo attention(rope [norm] Wq n(x), rope [norm] Wk n(x), [norm] Wv n(x)) [sigmoid(Wg n(x))]     n: RMS norm
- *   x += scale * [post] Wdown (act(Wgate n(x)) * Wup n(x)) */
+ *   x += scale * [post] Wdown (act(Wgate n(x)) * Wup n(x)), or experts (experts.c) */
 #include "models/arch.h"
 
 int decoder_output(struct model *m, struct weight *w, const float *bias, struct tensor x, const float *post, struct err *err)
@@ -178,5 +178,8 @@ int decoder_mix(struct model *m, uint32_t layer, struct err *err)
 int decoder_layer(struct model *m, uint32_t layer, struct err *err)
 {
     int rc = decoder_mix(m, layer, err);
-    return rc != 0 ? rc : decoder_mlp(m, layer, err);
+    if (rc != 0) {
+        return rc;
+    }
+    return m->hp.moe.experts != 0 && !m->hp.dense[layer] ? experts_block(m, layer, err) : decoder_mlp(m, layer, err);
 }

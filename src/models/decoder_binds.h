@@ -52,6 +52,35 @@
 
 #define BINDS_O_BIAS BIND_VECTOR(V_O_BIAS, "attn_output.bias", "self_attn.o_proj.bias", DIM_HIDDEN, .when = HP_O_BIAS)
 
+/* experts; `hf_router`: what the router is called in Hugging Face files */
+#define EXPERT_KEYS_TRAINING "router_aux_loss_coef", "output_router_logits" /* of config.json; nothing of a forward */
+#define BIND_STACK(slot_, gguf_, hf_, rows_, cols_, ...)                                                                         \
+    {                                                                                                                            \
+        .kind = BIND_LAYER_WEIGHT, .slot = slot_, .gguf = gguf_, .hf = hf_, .rows = rows_, .cols = cols_, .stack = DIM_EXPERTS,  \
+        .split = SPLIT_EXPERTS, .layers = LAYERS_EXPERTS, __VA_ARGS__                                                            \
+    }
+#define BINDS_EXPERTS(hf_router)                                                                                                 \
+    BIND_MATRIX(W_ROUTER, "ffn_gate_inp", hf_router, DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, .layers = LAYERS_EXPERTS),             \
+    BIND_STACK(W_EXPERT_GATE, "blk.%u.ffn_gate_exps", "model.layers.%u.mlp.experts.%u.gate_proj", DIM_EXPERT_FFN, DIM_HIDDEN,    \
+               .unless = HP_EXPERTS_FUSED),                                                                                      \
+    BIND_STACK(W_EXPERT_UP, "blk.%u.ffn_up_exps", "model.layers.%u.mlp.experts.%u.up_proj", DIM_EXPERT_FFN, DIM_HIDDEN,          \
+               .unless = HP_EXPERTS_FUSED),                                                                                      \
+    BIND_STACK(W_EXPERT_DOWN, NULL, "model.layers.%u.mlp.experts.%u.down_proj", DIM_HIDDEN, DIM_EXPERT_FFN,                      \
+               .unless = HP_EXPERTS_FUSED),                                                                                      \
+    BIND_STACK(W_EXPERT_GATE, "blk.%u.ffn_gate_up_exps", "model.layers.%u.mlp.experts.gate_up_proj", DIM_EXPERT_FFN, DIM_HIDDEN, \
+               .of = DIM_2_EXPERT_FFN, .when = HP_EXPERTS_FUSED),                                                                \
+    BIND_STACK(W_EXPERT_UP, "blk.%u.ffn_gate_up_exps", "model.layers.%u.mlp.experts.gate_up_proj", DIM_EXPERT_FFN, DIM_HIDDEN,   \
+               .first = DIM_EXPERT_FFN, .of = DIM_2_EXPERT_FFN, .when = HP_EXPERTS_FUSED),                                       \
+    BIND_STACK(W_EXPERT_DOWN, NULL, "model.layers.%u.mlp.experts.down_proj", DIM_HIDDEN, DIM_EXPERT_FFN,                         \
+               .when = HP_EXPERTS_FUSED),                                                                                        \
+    BIND_STACK(W_EXPERT_DOWN, "blk.%u.ffn_down_exps", NULL, DIM_HIDDEN, DIM_EXPERT_FFN)
+
+/* the MLP of layers without experts */
+#define BINDS_MLP_DENSE                                                                                                          \
+    BIND_MATRIX(W_GATE, "ffn_gate", "mlp.gate_proj", DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, .layers = LAYERS_DENSE),                   \
+    BIND_MATRIX(W_UP, "ffn_up", "mlp.up_proj", DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, .layers = LAYERS_DENSE),                         \
+    BIND_MATRIX(W_DOWN, "ffn_down", "mlp.down_proj", DIM_HIDDEN, DIM_FFN, SPLIT_COLS, .layers = LAYERS_DENSE)
+
 #define BINDS_MLP                                                                                                                \
     BIND_MATRIX(W_GATE, "ffn_gate", "mlp.gate_proj", DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, .unless = HP_FUSED_GATE_UP),               \
     BIND_MATRIX(W_UP, "ffn_up", "mlp.up_proj", DIM_FFN, DIM_HIDDEN, SPLIT_ROWS, .unless = HP_FUSED_GATE_UP),                     \

@@ -46,6 +46,24 @@ static uint32_t logit_rows_max(const struct model *m)
     return most < rows_max(m) ? most : rows_max(m);
 }
 
+/* Between router and sum every row stands once for each of its slots. */
+static void experts_layout(struct step *s, const struct hparams *hp, struct step_walk *w)
+{
+    const struct experts_params *p = &hp->moe;
+    uint32_t rows = s->rows_max, slots = rows * p->used;
+    s->route_logits = walk_tensor(w, rows, p->experts);
+    s->route_ids = walk_take(w, slots * sizeof *s->route_ids);
+    s->route_weights = walk_take(w, slots * sizeof *s->route_weights);
+    s->expert_mid = walk_tensor(w, slots, p->ffn);
+    s->expert_up = walk_tensor(w, slots, p->ffn);
+    s->expert_out = walk_tensor(w, slots, hp->hidden);
+    if (p->shared_ffn != 0) {
+        s->shared_gate = walk_tensor(w, rows, p->shared_ffn);
+        s->shared_up = walk_tensor(w, rows, p->shared_ffn);
+        s->shared_weight = walk_tensor(w, rows, 1);
+    }
+}
+
 /* Lay the device memory of a step out from w->base; returns its size. */
 static size_t step_layout(struct step *s, const struct model *m, struct step_walk *w)
 {
@@ -75,6 +93,9 @@ static size_t step_layout(struct step *s, const struct model *m, struct step_wal
         s->state_a = walk_tensor(w, rows, values);
         s->state_b = walk_tensor(w, rows, values);
         s->state_out = walk_tensor(w, rows, model_state_out(hp));
+    }
+    if (hp->moe.experts != 0) {
+        experts_layout(s, hp, w);
     }
     for (uint32_t r = 0; r < hp->rope_sets; r++) {
         s->rope[r] = walk_tensor(w, rows, hp->rope[r].rot);
@@ -108,7 +129,8 @@ uint64_t step_plan_bytes(const struct model *m)
 void step_reserve_sizes(const struct model *m, struct device_reserve *out)
 {
     const struct hparams *hp = &m->hp;
-    const uint32_t inputs[] = {hp->hidden, model_ffn(hp), model_q_cols(hp), model_state_out(hp), hp->layer_inputs};
+    const uint32_t inputs[] = {hp->hidden, model_ffn(hp), model_q_cols(hp), model_state_out(hp), hp->layer_inputs, hp->moe.ffn,
+                               hp->moe.shared_ffn};
     uint32_t widest = 0;
     for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) {
         widest = inputs[i] > widest ? inputs[i] : widest;
@@ -116,7 +138,9 @@ void step_reserve_sizes(const struct model *m, struct device_reserve *out)
     *out = (struct device_reserve){.rows_max = rows_max(m), .cols_max = widest, .heads_max = hp->heads,
                                    .head_dim_max = model_head_dim(hp), .context_max = m->context, .logit_rows_max = logit_rows_max(m),
                                    .vocab_max = hp->vocab,
-                                   .state_dim_max = hp->state.d_k > hp->state.d_v ? hp->state.d_k : hp->state.d_v};
+                                   .state_dim_max = hp->state.d_k > hp->state.d_v ? hp->state.d_k : hp->state.d_v,
+                                   .experts_max = hp->moe.experts, .slots_max = hp->moe.used,
+                                   .expert_cols_max = hp->moe.experts == 0 ? 0 : hp->moe.ffn > hp->hidden ? hp->moe.ffn : hp->hidden};
 }
 
 uint32_t model_steps_in_flight(const struct model *m)

@@ -11,6 +11,7 @@ void hparams_finish(struct hparams *hp)
 {
     hp->kv_heads = hp->kv_heads ? hp->kv_heads : hp->heads;
     hp->head_dim = hp->head_dim ? hp->head_dim : hp->heads ? hp->hidden / hp->heads : 0;
+    hp->ffn = hp->ffn || hp->moe.experts == 0 ? hp->ffn : hp->moe.ffn; /* of no layer then */
     for (uint32_t i = 0; i < MODEL_LAYERS_MAX; i++) {
         struct layer_shape *l = &hp->shape[i];
         l->kv_heads = l->kv_heads ? l->kv_heads : hp->kv_heads;
@@ -97,7 +98,9 @@ uint32_t hparams_dim(const struct hparams *hp, uint32_t layer, enum model_dim d)
                              [DIM_STATE_OUT] = model_state_out(hp), [DIM_STATE_VALUES] = value_heads(hp),
                              [DIM_STATE_HEAD] = hp->state.d_v, [DIM_HEAD_MOST] = model_head_dim(hp),
                              [DIM_INPUT] = hp->layer_inputs, [DIM_INPUTS] = hp->layers * hp->layer_inputs,
-                             [DIM_INPUT_VOCAB] = hp->layer_vocab};
+                             [DIM_INPUT_VOCAB] = hp->layer_vocab, [DIM_2] = 2, [DIM_HEADS] = hp->heads,
+                             [DIM_EXPERTS] = hp->moe.experts, [DIM_EXPERT_FFN] = hp->moe.ffn, [DIM_2_EXPERT_FFN] = 2 * hp->moe.ffn,
+                             [DIM_SHARED_FFN] = hp->moe.shared_ffn};
     return dims[d];
 }
 
@@ -174,5 +177,5 @@ int hparams_check(const struct hparams *hp, struct err *err)
         return err_set(err, ERR_FORMAT, "soft caps %g and %g: expected 0 or more", (double)hp->attn_softcap,
                        (double)hp->final_softcap);
     }
-    return 0;
+    return hp->moe.experts != 0 ? experts_check(hp, err) : 0;
 }

@@ -46,11 +46,26 @@ enum hparam_flag {
     HP_V_NORM = 1 << 13,       /* norms of each head of v, without weights */
     HP_LAYER_SCALE = 1 << 14,  /* the stream is multiplied by a number behind each layer */
     HP_LAYER_INPUTS = 1 << 15, /* every layer has an embedding of its own */
+    HP_EXPERTS_FUSED = 1 << 24, /* gate and up of all experts are one tensor; of a Hugging Face file all of down too */
+    HP_EXPERT_BIAS = 1 << 25,  /* of router and experts */
+    HP_ROUTE_BIAS = 1 << 26,   /* counts for the choice of experts alone */
+    HP_SHARED_GATE = 1 << 27,  /* the shared expert times the sigmoid of a gate */
+    HP_SINKS = 1 << 28,        /* a score of every head that takes part in the softmax and has no value */
 };
 
 /* Sizes that may differ from layer to layer. */
 struct layer_shape {
     uint32_t kv_heads, head_dim, ffn;
+};
+
+/* Mixture of experts; experts 0: none. */
+struct experts_params {
+    uint32_t experts, used, ffn; /* each expert's inner width */
+    uint32_t shared_ffn;         /* of the expert every row takes; 0: none */
+    enum route_score score;
+    uint32_t groups, group_top, group_best; /* op_route */
+    bool normalise;
+    float scale;
 };
 
 struct hparams {
@@ -78,6 +93,8 @@ struct hparams {
     struct state_shape state;  /* of recurrent layers; anchor 0: the architecture has none */
     bool state_tiled;          /* value head v reads key head v mod heads (GGUF); else v / values */
     uint8_t recurrent[MODEL_LAYERS_MAX];
+    struct experts_params moe;
+    uint8_t dense[MODEL_LAYERS_MAX]; /* layers of a model with experts that have none */
     uint32_t ignored_layers;   /* GGUF: blocks behind the last layer that a forward does not use */
 };
 

@@ -84,7 +84,7 @@ static void flags_from_tensors(struct hparams *hp, const struct metadata_reader 
         uint32_t flag;
     } facts[] = {{"blk.0.attn_q.bias", HP_QKV_BIAS}, {"blk.0.attn_output.bias", HP_O_BIAS}, {"blk.0.ffn_down.bias", HP_MLP_BIAS},
                  {"blk.0.attn_qkv.weight", HP_FUSED_QKV}, {"rope_freqs.weight", HP_ROPE_FREQS},
-                 {"rope_factors_long.weight", HP_ROPE_LONG}};
+                 {"rope_factors_long.weight", HP_ROPE_LONG}, {"blk.0.attn_sinks.weight", HP_SINKS}};
     for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++) {
         hp->flags |= has(md, facts[i].tensor) ? facts[i].flag : 0;
     }
@@ -98,17 +98,9 @@ static void flags_from_tensors(struct hparams *hp, const struct metadata_reader 
 static int refuse_variants(const struct metadata_reader *md, uint32_t value_length, uint32_t head_dim, struct err *err)
 {
     char key[128];
-    uint32_t experts = 0;
     bool causal = true;
-    int rc = metadata_u32(md, "expert_count", &experts, err);
-    if (rc == 0 && experts != 0) {
-        return err_set(err, ERR_UNSUPPORTED, "%s.expert_count is %u: mixtures of experts are not supported here", md->arch,
-                       experts);
-    }
     metadata_key(key, md, "attention.causal");
-    if (rc == 0) {
-        rc = gguf_get_bool(md->gguf, key, &causal, err);
-    }
+    int rc = gguf_get_bool(md->gguf, key, &causal, err);
     if (rc == 0 && !causal) {
         return err_set(err, ERR_UNSUPPORTED, "%s is false: not a causal model", key);
     }
@@ -190,7 +182,8 @@ int metadata_read_common(struct hparams *hp, const struct metadata_reader *md, s
         const char *key;
         uint32_t *out;
     } sizes[] = {{"embedding_length", &hp->hidden}, {"block_count", &hp->layers}, {"attention.head_count", &hp->heads},
-                 {"context_length", &hp->context_train}};
+                 {"context_length", &hp->context_train}, {"expert_count", &hp->moe.experts},
+                 {"expert_used_count", &hp->moe.used}};
     int rc = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && rc == 0; i++) {
         rc = metadata_u32(md, sizes[i].key, sizes[i].out, err);

@@ -50,7 +50,7 @@ static const struct arch *arch_of_type(struct str type)
 static void hparams_defaults(struct hparams *hp)
 {
     *hp = (struct hparams){.eps = 1e-6f, .act = ACT_SILU, .embed_scale = 1.0f, .residual_scale = 1.0f, .logit_scale = 1.0f,
-                           .pairing = ROPE_HALVES, .rope_sets = 1, .context_train = 2048};
+                           .pairing = ROPE_HALVES, .rope_sets = 1, .context_train = 2048, .moe.scale = 1.0f};
     for (uint32_t s = 0; s < MODEL_ROPE_SETS; s++) {
         hp->rope[s].theta = 10000.0;
         hp->rope[s].beta_fast = 32.0;

@@ -39,11 +39,12 @@ static bool present(const struct source *s, struct str name)
 
 static void mark(struct source *s, struct str name)
 {
-    for (size_t i = 0; i < source_count(s); i++) {
-        if (str_eq(source_name_at(s, i), name)) {
-            s->marks[i] = MARK_BOUND;
-            return;
-        }
+    const struct gguf_tensor *g = s->gguf != NULL ? gguf_tensor_find(s->gguf, name) : NULL;
+    const struct st_tensor *t = s->hf != NULL ? hfdir_tensor_find(s->hf, name) : NULL;
+    if (g != NULL) {
+        s->marks[g - gguf_tensor_at(s->gguf, 0)] = MARK_BOUND;
+    } else if (t != NULL) {
+        s->marks[t - hfdir_tensor_at(s->hf, 0)] = MARK_BOUND;
     }
 }
 
@@ -83,30 +84,61 @@ static int gguf_weight(const struct source *s, struct str name, struct weight_sr
     if (t == NULL) {
         return err_set(err, ERR_FORMAT, "tensor '%.*s' is missing", STR_ARG(name));
     }
-    if (t->n_dims != 2 || t->ne[0] > UINT32_MAX || t->ne[1] > UINT32_MAX) {
-        return err_set(err, ERR_FORMAT, "tensor '%.*s': expected 2 dimensions, file has %u", STR_ARG(name), t->n_dims);
+    if (t->n_dims > 3 || t->ne[0] > UINT32_MAX || t->ne[1] > UINT32_MAX || t->ne[2] > UINT32_MAX) {
+        return err_set(err, ERR_FORMAT, "tensor '%.*s': expected 2 dimensions, or 3 of experts, file has %u", STR_ARG(name), t->n_dims);
     }
-    *out = (struct weight_src){.type = t->type, .rows = (uint32_t)t->ne[1], .cols = (uint32_t)t->ne[0], .data = t->data};
+    *out = (struct weight_src){.type = t->type, .rows = (uint32_t)t->ne[1], .cols = (uint32_t)t->ne[0], .data = t->data,
+                               .n_experts = t->n_dims == 3 ? (uint32_t)t->ne[2] : 0};
     if (!dtype_row_bytes(t->type, t->ne[0], &out->row_bytes)) {
         return err_set(err, ERR_FORMAT, "tensor '%.*s': %u columns of type %s", STR_ARG(name), out->cols, dtype_name(t->type));
     }
     return 0;
 }
 
+/* Where a Hugging Face weight's elements are: NAME.weight, NAME_blocks or NAME. */
+static const struct st_tensor *hf_weight_tensor(const struct source *s, const char *name)
+{
+    static const char *const suffixes[] = {".weight", "_blocks", ""};
+    const struct st_tensor *t = NULL;
+    for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0] && t == NULL; i++) {
+        char text[MODEL_NAME_MAX];
+        t = hfdir_tensor_find(s->hf, source_name(s, name, suffixes[i], text));
+    }
+    return t;
+}
+
+/* A third dimension, in front, is a stack's. */
+static int hf_weight(const struct source *s, const char *name, struct weight_src *out, struct err *err)
+{
+    char base[MODEL_NAME_MAX];
+    const struct st_tensor *t = hf_weight_tensor(s, name);
+    if (t == NULL) {
+        return err_set(err, ERR_FORMAT, "tensor '%.*s.weight' is missing", STR_ARG(source_name(s, name, "", base)));
+    }
+    int rc = hfdir_weight(s->hf, source_name(s, name, "", base), out, err);
+    uint32_t matrix = str_ends(t->name, STR("_blocks")) ? 3 : 2;
+    if (rc == 0 && t->n_dims > matrix) {
+        if (t->n_dims > matrix + 1 || t->shape[0] > UINT32_MAX || out->rows % (uint32_t)t->shape[0] != 0) {
+            return err_set(err, ERR_FORMAT, "tensor '%.*s': %u dimensions", STR_ARG(t->name), t->n_dims);
+        }
+        out->n_experts = (uint32_t)t->shape[0];
+        out->rows /= out->n_experts;
+    }
+    return rc;
+}
+
+bool source_has_weight(const struct source *s, const char *name)
+{
+    char text[MODEL_NAME_MAX];
+    return s->gguf != NULL ? present(s, source_name(s, name, ".weight", text)) : hf_weight_tensor(s, name) != NULL;
+}
+
 int source_weight(struct source *s, const char *name, struct weight_src *out, struct err *err)
 {
-    static const char *const parts[] = {".weight", ".scales", ".biases"};
-    char text[MODEL_NAME_MAX], base[MODEL_NAME_MAX];
-    struct str full = source_name(s, name, ".weight", text);
-    int rc = 0;
-    if (s->gguf != NULL) {
-        rc = gguf_weight(s, full, out, err);
-    } else if (!present(s, full)) {
-        rc = err_set(err, ERR_FORMAT, "tensor '%.*s' is missing", STR_ARG(full));
-    } else {
-        rc = hfdir_weight(s->hf, source_name(s, name, "", base), out, err);
-    }
-    for (size_t i = 0; i < 3 && rc == 0; i++) {
+    static const char *const parts[] = {".weight", ".scales", ".biases", "_blocks", "_scales", ""};
+    char text[MODEL_NAME_MAX];
+    int rc = s->gguf != NULL ? gguf_weight(s, source_name(s, name, ".weight", text), out, err) : hf_weight(s, name, out, err);
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0] && rc == 0; i++) {
         mark(s, source_name(s, name, parts[i], text));
     }
     return rc;

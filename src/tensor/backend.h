@@ -37,6 +37,7 @@ struct device_reserve {
     uint32_t context_max;    /* positions a sequence may reach */
     uint32_t logit_rows_max, vocab_max;
     uint32_t state_dim_max;  /* widest d_k or d_v of a delta net; 0: none */
+    uint32_t experts_max, slots_max, expert_cols_max; /* experts a layer has, slots of a row, widest input of one; 0: none */
 };
 
 enum weight_use { WEIGHT_LINEAR = 1, WEIGHT_EMBED = 2 };
@@ -56,8 +57,8 @@ struct backend {
 
     /* Device bytes a weight will take; ERR_UNSUPPORTED naming type and tensor when it cannot be held. */
     int (*weight_plan)(struct device *d, const struct weight_src *src, unsigned use, uint64_t *size_bytes, struct err *err);
-    /* Repack or upload: work that may wait in the queue like an op's.  The source's bytes must stay as they are until an event
-     * recorded later was waited for.  Scales that are not finite are ERR_FORMAT, here or from that wait. */
+    /* Repack or upload: work that may wait in the queue like an op's.  The source's bytes (not its structs) must stay as they are until
+     * an event recorded later was waited for.  Scales that are not finite are ERR_FORMAT, here or from that wait. */
     int (*weight_prepare)(struct device *d, const struct weight_src *src, unsigned use, struct weight **out, struct err *err);
     void (*weight_free)(struct device *d, struct weight *w);
 
@@ -90,6 +91,7 @@ struct weight_head {
     enum dtype type;
     uint32_t rows, cols;
     const char *name; /* owned by the weight */
+    uint32_t n_experts; /* a stack of that many matrices [rows][cols]; 0: one matrix */
 };
 static inline const struct weight_head *weight_info(const struct weight *w)
 {

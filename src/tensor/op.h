@@ -74,6 +74,7 @@ struct op_attention { /* y[r][h] = softmax(scale q k) v over the positions r may
     float scale;
     float softcap;          /* 0 off: s = cap tanh(scale s / cap) */
     uint32_t window;        /* 0 = all; else row at p sees positions p - window + 1 .. p */
+    const float *sinks;     /* vec [n_heads] or NULL: a score (after scale and soft cap) that takes part in the softmax, with no value */
 };
 struct op_gated {    /* y = act(gate) * up */
     struct tensor gate, up, y;
@@ -126,6 +127,33 @@ struct op_delta_net {
     const uint32_t *tables;   /* block ids */
 };
 
+/* Mixtures of experts.  Slot s of row r is row r * top + s of the tensors between router and sum. */
+struct op_route {    /* each row's experts and their weights */
+    struct tensor logits;   /* cols = experts */
+    enum route_score score; /* what becomes the weight */
+    uint32_t top;           /* slots of a row: the experts with the largest choice, largest first, ties to the lowest index */
+    const float *bias;      /* vec [experts] or NULL: choice = score + bias; without one the choice of both softmaxes is the logit */
+    uint32_t groups, group_top, group_best; /* groups > 1: only experts of the group_top groups of `experts / groups` neighbours in
+                                             * which the group_best largest choices sum highest (ties to the lowest group) */
+    bool normalise;         /* weight = weight / (sum over slots, in order, + 1e-20) */
+    float scale;            /* weight = weight * scale */
+    const float *expert_scale; /* vec [experts] or NULL: weight = weight * expert_scale[id] */
+    bool replay;            /* ids are there already; only weights are computed */
+    uint32_t *ids;          /* device, [rows][top] */
+    float *weights;         /* device, [rows][top] */
+};
+struct op_expert_linear { /* y[i] = W_e x[i / (y.rows / x.rows)] + bias_e, e = ids[i]: each element as op_linear has it */
+    const struct weight *w; /* a stack of [y.cols][x.cols] */
+    const float *bias;      /* vec [experts][y.cols] or NULL */
+    struct tensor x, y;     /* x.rows = rows (all slots of a row read the same) or y.rows */
+    const uint32_t *ids;    /* device, [y.rows] */
+};
+struct op_expert_sum { /* v = weights[r][0] x[r top]; v = v + weights[r][s] x[r top + s], s ascending;  y[r] = v or y[r] + v */
+    struct tensor x, y;     /* x.rows = y.rows * top */
+    const float *weights;   /* device, [x.rows] */
+    bool add;
+};
+
 struct op_sample_rows { /* one entry per row of logits */
     struct tensor logits;   /* overwritten */
     const struct sample_row *rows;  /* host or device-visible */
@@ -152,6 +180,14 @@ struct op_norm_gated { /* y = act(Wg norm(x)) * (Wu norm(x)) */
     enum act act;
     struct tensor y;
     struct tensor scratch, scratch_gate, scratch_up; /* for the composition */
+};
+struct op_expert_gated { /* y = act(gate) * up: two expert_linear of one x, then gated */
+    struct tensor x, y;
+    const struct weight *gate, *up;
+    const float *gate_bias, *up_bias; /* vec [experts][y.cols] or NULL */
+    enum act act;
+    const uint32_t *ids;
+    struct tensor scratch_gate, scratch_up; /* as y, for the composition */
 };
 struct op_attn_prepare { /* q, k: optional per-head norm, then rope; k, v stored: everything between QKV and attention */
     struct tensor q, k, v;
@@ -185,9 +221,13 @@ struct op_attn_prepare { /* q, k: optional per-head norm, then rope; k, v stored
     REQUIRED(gather)                    \
     REQUIRED(short_conv)                \
     REQUIRED(delta_net)                 \
+    REQUIRED(route)                     \
+    REQUIRED(expert_linear)             \
+    REQUIRED(expert_sum)                \
     REQUIRED(sample_rows)               \
     OPTIONAL(norm_linear)               \
     OPTIONAL(norm_gated)                \
+    OPTIONAL(expert_gated)              \
     OPTIONAL(attn_prepare)
 
 #endif

@@ -38,6 +38,19 @@ static int need_weight(const char *op, const char *what, const struct weight *w,
     if (h->rows != rows || h->cols != cols)
         return err_set(err, ERR_INTERNAL, "op %s: %s '%s' is [%u][%u], expected [%u][%u]", op, what, h->name, h->rows, h->cols, rows,
                        cols);
+    if (h->n_experts)
+        return err_set(err, ERR_INTERNAL, "op %s: %s '%s' is a stack of %u, expected one matrix", op, what, h->name, h->n_experts);
+    return 0;
+}
+
+static int need_stack(const char *op, const char *what, const struct weight *w, uint32_t rows, uint32_t cols, struct err *err)
+{
+    if (!w)
+        return err_set(err, ERR_INTERNAL, "op %s: no weight %s", op, what);
+    const struct weight_head *h = weight_info(w);
+    if (h->rows != rows || h->cols != cols || !h->n_experts)
+        return err_set(err, ERR_INTERNAL, "op %s: %s '%s' is a stack of %u of [%u][%u], expected one of [%u][%u]", op, what, h->name,
+                       h->n_experts, h->rows, h->cols, rows, cols);
     return 0;
 }
 
@@ -264,6 +277,55 @@ int op_delta_net(struct device *d, const struct op_delta_net *op, struct err *er
     return op->span_count ? ENQUEUE(delta_net) : 0;
 }
 
+int op_route(struct device *d, const struct op_route *op, struct err *err)
+{
+    uint32_t experts = op->logits.cols;
+    TRY(need_tensor("route", "logits", &op->logits, op->logits.rows, experts, err));
+    NEED("route", op->top && op->top <= ROUTE_TOP_MAX && op->top <= experts, "%u of %u experts, at most %d", op->top, experts, ROUTE_TOP_MAX);
+    NEED("route", experts <= ROUTE_EXPERTS_MAX, "%u experts, at most %d", experts, ROUTE_EXPERTS_MAX);
+    NEED("route", (unsigned)op->score < ROUTE_SCORE_COUNT, "score %d", (int)op->score);
+    NEED("route", !op->bias || op->score != ROUTE_SOFTMAX_TOP, "a bias of scores that follow the choice");
+    if (op->groups > 1) {
+        uint32_t each = experts / op->groups;
+        NEED("route", op->groups <= ROUTE_GROUPS_MAX && experts % op->groups == 0, "%u experts in %u groups", experts, op->groups);
+        NEED("route", op->group_best && op->group_best <= each && op->group_top && op->group_top <= op->groups &&
+             op->top <= op->group_top * each, "%u best of %u experts, %u of %u groups", op->group_best, each, op->group_top, op->groups);
+    }
+    if (op->logits.rows == 0)
+        return 0;
+    TRY(need_pointer("route", "ids", op->ids, err));
+    TRY(need_pointer("route", "weights", op->weights, err));
+    return ENQUEUE(route);
+}
+
+static int need_slots(const char *op, const struct tensor *x, const struct tensor *y, uint32_t cols, const void *ids, struct err *err)
+{
+    TRY(need_tensor(op, "x", x, x->rows, x->cols, err));
+    TRY(need_tensor(op, "y", y, y->rows, cols, err));
+    if (y->rows && (x->rows == 0 || y->rows % x->rows != 0))
+        return err_set(err, ERR_INTERNAL, "op %s: %u slots of %u rows", op, y->rows, x->rows);
+    return y->rows ? need_pointer(op, "ids", ids, err) : 0;
+}
+
+int op_expert_linear(struct device *d, const struct op_expert_linear *op, struct err *err)
+{
+    TRY(need_slots("expert_linear", &op->x, &op->y, op->y.cols, op->ids, err));
+    TRY(need_stack("expert_linear", "w", op->w, op->y.cols, op->x.cols, err));
+    NEED("expert_linear", op->x.data != op->y.data || !op->y.rows, "y is its own input");
+    return op->y.rows ? ENQUEUE(expert_linear) : 0;
+}
+
+int op_expert_sum(struct device *d, const struct op_expert_sum *op, struct err *err)
+{
+    TRY(need_tensor("expert_sum", "x", &op->x, op->x.rows, op->x.cols, err));
+    TRY(need_tensor("expert_sum", "y", &op->y, op->y.rows, op->x.cols, err));
+    if (op->y.rows == 0)
+        return 0;
+    NEED("expert_sum", op->x.rows && op->x.rows % op->y.rows == 0, "%u slots of %u rows", op->x.rows, op->y.rows);
+    TRY(need_pointer("expert_sum", "weights", op->weights, err));
+    return ENQUEUE(expert_sum);
+}
+
 int op_sample_rows(struct device *d, const struct op_sample_rows *op, struct err *err)
 {
     TRY(need_tensor("sample_rows", "logits", &op->logits, op->logits.rows, op->logits.cols, err));
@@ -322,6 +384,28 @@ int op_norm_gated(struct device *d, const struct op_norm_gated *op, struct err *
     TRY(op_norm(d, &norm, err));
     TRY(op_linear(d, &gate, err));
     TRY(op_linear(d, &up, err));
+    return op_gated(d, &gated, err);
+}
+
+int op_expert_gated(struct device *d, const struct op_expert_gated *op, struct err *err)
+{
+    TRY(need_slots("expert_gated", &op->x, &op->y, op->y.cols, op->ids, err));
+    TRY(need_stack("expert_gated", "gate", op->gate, op->y.cols, op->x.cols, err));
+    TRY(need_stack("expert_gated", "up", op->up, op->y.cols, op->x.cols, err));
+    NEED("expert_gated", weight_info(op->gate)->n_experts == weight_info(op->up)->n_experts, "%u gates, %u ups",
+         weight_info(op->gate)->n_experts, weight_info(op->up)->n_experts);
+    TRY(need_tensor("expert_gated", "scratch_gate", &op->scratch_gate, op->y.rows, op->y.cols, err));
+    TRY(need_tensor("expert_gated", "scratch_up", &op->scratch_up, op->y.rows, op->y.cols, err));
+    NEED("expert_gated", (unsigned)op->act < ACT_COUNT, "activation %d", (int)op->act);
+    if (op->y.rows == 0)
+        return 0;
+    if (device_backend(d)->expert_gated)
+        return ENQUEUE(expert_gated);
+    struct op_expert_linear gate = {.w = op->gate, .bias = op->gate_bias, .x = op->x, .y = op->scratch_gate, .ids = op->ids};
+    struct op_expert_linear up = {.w = op->up, .bias = op->up_bias, .x = op->x, .y = op->scratch_up, .ids = op->ids};
+    struct op_gated gated = {.gate = op->scratch_gate, .up = op->scratch_up, .y = op->y, .act = op->act};
+    TRY(op_expert_linear(d, &gate, err));
+    TRY(op_expert_linear(d, &up, err));
     return op_gated(d, &gated, err);
 }
 

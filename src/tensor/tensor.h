@@ -19,8 +19,17 @@ struct tensor {
 struct device;  /* one backend instance: its memory, its in-order queue */
 struct weight;  /* a prepared weight; layout is the backend's own */
 
-/* Activation functions of the gated MLP: out = f(gate) * up. */
-enum act { ACT_SILU, ACT_GELU_TANH, ACT_GELU_ERF, ACT_SIGMOID, ACT_COUNT };
+/* Activation functions of the gated MLP: out = f(gate) * up; clamped (gpt-oss): g = min(gate, 7), u = up within -7 .. 7,
+ * out = g sigmoid(1.702 g) * (u + 1). */
+enum act { ACT_SILU, ACT_GELU_TANH, ACT_GELU_ERF, ACT_SIGMOID, ACT_CLAMPED, ACT_COUNT };
+
+/* How a router's logits become scores. */
+enum route_score {
+    ROUTE_SOFTMAX,     /* over all experts */
+    ROUTE_SOFTMAX_TOP, /* over the chosen ones */
+    ROUTE_SIGMOID,     /* each by itself */
+    ROUTE_SCORE_COUNT
+};
 
 /* Which elements of a head rope turns together. */
 enum rope_pairing {
@@ -31,6 +40,7 @@ enum rope_pairing {
 enum { KV_BLOCK = 256 };      /* positions per attention partial: part of the numeric identity */
 enum { KV_PAGE = 32 };        /* positions per page; divides KV_BLOCK */
 enum { LOGIT_BLOCK = 4096 };  /* ids per partial of a vocabulary-wide reduction */
+enum { ROUTE_TOP_MAX = 64, ROUTE_GROUPS_MAX = 64, ROUTE_EXPERTS_MAX = 4096 };
 enum { NORM_INPUT_MAX = 4 };  /* weights that share one normed input in norm_linear */
 
 /* Formats of stored K and V.  Which of them a backend has, kv_format_supported says.  X(id, name, code, bits, elements per scale (0:

@@ -166,6 +166,7 @@ struct row_case {
     enum kv_format k, v;
     uint32_t heads, kv_heads, d_k, d_v, window;
     int variant;
+    bool sinks;
 };
 
 static inline void case_norm(struct bench *b, struct outcome *out, const struct row_case *c)
@@ -332,10 +333,47 @@ static inline void case_attention(struct bench *b, struct outcome *out, const st
     spans[count++] = (struct kv_span){c->rows, 1, other - 1, per};
     struct op_attention op = {.q = bench_tensor(b, c->rows + 1, c->heads * c->d_k, 1), .y = bench_tensor(b, c->rows + 1, c->heads * c->d_v, 1),
                               .n_heads = c->heads, .layer = &p.layer, .spans = spans, .span_count = count, .tables = p.tables,
-                              .scale = c->a, .softcap = c->c, .window = c->window};
+                              .scale = c->a, .softcap = c->c, .window = c->window,
+                              .sinks = c->sinks ? bench_floats(b, c->heads, 3) : NULL};
     if (strcmp(device_backend(b->d)->name, "ref") == 0)
         case_quantise(&op.q, c->k, c->d_k);
     must(op_attention(b->d, &op, &err), &err);
+    bench_wait(b);
+    keep_tensor(out, &op.y);
+}
+
+/* ---- experts ---- */
+
+/* Bits of the variant: 1 a bias of the choice, 2 groups, 4 normalise and scale, 8 a scale of each expert, 16 ids given, 32 many ties. */
+static inline void case_route(struct bench *b, struct outcome *out, const struct row_case *c)
+{
+    struct err err = {0};
+    uint32_t slots = c->rows * c->n;
+    struct op_route op = {.logits = bench_tensor(b, c->rows, c->cols, 2), .score = (enum route_score)c->m, .top = c->n, .scale = 1,
+                          .bias = c->variant & 1 ? bench_floats(b, c->cols, 0.1f) : NULL, .ids = bench_new(b, slots * sizeof *op.ids),
+                          .weights = bench_new(b, slots * sizeof *op.weights), .replay = (c->variant & 16) != 0};
+    if (c->variant & 2)
+        op.groups = 4, op.group_top = 2, op.group_best = 2;
+    if (c->variant & 4)
+        op.normalise = true, op.scale = 2.5f;
+    if (c->variant & 8)
+        op.expert_scale = bench_floats(b, c->cols, 1);
+    for (uint32_t i = 0; i < slots; i++)
+        op.ids[i] = bench_u32(b) % c->cols;
+    float *logits = op.logits.data;
+    for (size_t i = 0; c->variant & 32 && i < (size_t)c->rows * op.logits.stride; i++)
+        logits[i] = nearbyintf(logits[i]);
+    must(op_route(b->d, &op, &err), &err);
+    bench_wait(b);
+    keep(out, PART_BYTES, op.ids, slots * sizeof *op.ids);
+    keep(out, PART_FLOATS, op.weights, slots * sizeof *op.weights);
+}
+static inline void case_expert_sum(struct bench *b, struct outcome *out, const struct row_case *c)
+{
+    struct err err = {0};
+    struct op_expert_sum op = {.x = bench_tensor(b, c->rows * c->n, c->cols, 1), .y = bench_tensor(b, c->rows, c->cols, 1),
+                               .weights = bench_floats(b, (size_t)c->rows * c->n, 0.5f), .add = c->variant != 0};
+    must(op_expert_sum(b->d, &op, &err), &err);
     bench_wait(b);
     keep_tensor(out, &op.y);
 }
@@ -505,9 +543,16 @@ static inline size_t row_cases(struct row_case *cases)
         CASE("scale", 0, case_scale, .rows = 3, .cols = dims[i], .a = 0.37f)
         CASE("softcap", 1e-6, case_softcap, .rows = 2, .cols = dims[i], .a = i % 2 ? 40.0f : 0.5f, .c = 30)
         CASE("gather", 0, case_gather, .rows = 5, .cols = dims[i], .n = 7)
+        CASE("expert_sum", 1e-6, case_expert_sum, .rows = 3, .cols = dims[i], .n = 1 + (uint32_t)i % 4, .variant = (int)i % 2)
         for (int act = 0; act < ACT_COUNT; act++)
             CASE("gated", 2e-6, case_gated, .rows = i % 2 ? 1 : 3, .cols = dims[i], .a = i % 2 ? 3.0f : 30.0f, .variant = act)
     }
+    static const uint32_t experts[] = {8, 12, 128, 512};
+    for (size_t i = 0; i < sizeof experts / sizeof *experts; i++)
+        for (int v = 0; v < 64; v++)
+            for (uint32_t score = 0; score < ROUTE_SCORE_COUNT; score++)
+                if (score != ROUTE_SOFTMAX_TOP || !(v & 1))
+                    CASE("route", 1e-6, case_route, .rows = i % 2 ? 1 : 5, .cols = experts[i], .n = 1 + (uint32_t)i, .m = score, .variant = v)
     for (int pairing = 0; pairing < 2; pairing++) {
         CASE("rope", 1e-6, case_rope, .rows = 5, .cols = 64, .n = 32, .m = 3, .a = 1, .variant = pairing)
         CASE("rope partial", 1e-6, case_rope, .rows = 2, .cols = 80, .n = 10, .m = 1, .a = 1.19f, .variant = pairing)
@@ -543,6 +588,11 @@ static inline size_t row_cases(struct row_case *cases)
             CASE("attention softcap", ATTENTION, case_attention, .rows = rows, .n = len, .m = 5, .heads = 4, .kv_heads = 4, .d_k = 32, .d_v = 32,
                  .k = KV_F16, .v = KV_Q8, .a = 1.0f, .c = 5, .variant = v)
         }
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        for (int v = 0; v < 3; v++)
+            CASE("attention sinks", ATTENTION, case_attention, .rows = v == 0 ? 1 : lengths[i] < 70 ? lengths[i] : 70, .n = lengths[i], .m = 5,
+                 .heads = 8, .kv_heads = 2, .d_k = 64, .d_v = 64, .k = KV_F16, .v = KV_F16, .a = 0.125f, .c = v == 2 ? 5 : 0, .variant = v,
+                 .window = i % 2 ? 17 : 0, .sinks = true)
     CASE("attention 40 heads on one", ATTENTION, case_attention, .rows = 3, .n = 600, .m = 9, .heads = 40, .kv_heads = 1, .d_k = 64, .d_v = 64,
          .k = KV_F16, .v = KV_F16, .a = 0.125f)
     CASE("attention 4096", ATTENTION, case_attention, .rows = 1, .n = 4096, .m = 9, .heads = 3, .kv_heads = 3, .d_k = 64, .d_v = 64, .k = KV_F16,
@@ -565,7 +615,7 @@ static inline size_t row_cases(struct row_case *cases)
 static inline struct device_reserve row_cases_reserve(void)
 {
     return (struct device_reserve){.rows_max = 128, .cols_max = 4096, .heads_max = 64, .head_dim_max = 512, .context_max = 8192,
-                                   .logit_rows_max = 16, .vocab_max = 40000, .state_dim_max = 128};
+                                   .logit_rows_max = 16, .vocab_max = 40000, .state_dim_max = 128, .experts_max = 512, .slots_max = 8, .expert_cols_max = 1024};
 }
 
 static inline void row_case_run(struct bench *b, const struct row_case *c, size_t index, struct outcome *out)

@@ -46,7 +46,7 @@ static struct tensor other(uint32_t rows, uint32_t cols)
     return (struct tensor){memory + 2048, rows, cols, cols};
 }
 
-static struct weight_head weights[3] = {{DTYPE_F32, 8, 16, "up"}, {DTYPE_F32, 8, 16, "gate"}, {DTYPE_F32, 16, 8, "down"}};
+static struct weight_head weights[3] = {{DTYPE_F32, 8, 16, "up", 0}, {DTYPE_F32, 8, 16, "gate", 0}, {DTYPE_F32, 16, 8, "down", 0}};
 
 static const struct weight *weight(int i)
 {

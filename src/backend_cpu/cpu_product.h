@@ -1,0 +1,85 @@
+/* backend_cpu/cpu_product.h - what products of weights with rows share: a worker's room, rows as weights read them, one kernel call. */
+#ifndef RH_CPU_PRODUCT_H
+#define RH_CPU_PRODUCT_H
+
+#include "backend_cpu/cpu_weight.h"
+
+enum {
+    ALONE_MAX = 8192,        /* rows * cols a worker prepares for itself */
+    ALONE_ROWS = 4,
+    ROWS_BYTES = 256 << 10,  /* input bytes of one row block: half of a second-level cache */
+    PANELS_FEW = 8,          /* panels per kernel call for up to 8 rows */
+    PANELS_MANY = 2,         /* for more rows */
+    OUT_FLOATS = CPU_DOT_ROWS * PANELS_MANY * CPU_PANEL_ROWS,
+};
+
+/* Quantised, a row takes whole chunks. */
+static inline uint32_t act_chunks(uint32_t cols)
+{
+    return (cols / 32 + CPU_ACT_CHUNK - 1) / CPU_ACT_CHUNK;
+}
+static inline size_t act_bytes(uint32_t cols)
+{
+    return (size_t)act_chunks(cols) * CPU_ACT_CHUNK_BYTES;
+}
+
+/* what a worker has to itself; each field 64-byte aligned */
+struct own {
+    _Alignas(64) unsigned char tmp[CPU_DOT_TMP];
+    float out[2][OUT_FLOATS];
+    float rows[ALONE_MAX];
+    struct cpu_act acts[ALONE_MAX / 32 + ALONE_ROWS * CPU_ACT_CHUNK];
+};
+
+/* rows ready for weights: either may be NULL when no weight needs it */
+struct input {
+    uint32_t rows, cols;
+    const float *f;         /* f32 rows */
+    size_t f_stride;        /* bytes */
+    const struct cpu_act *q;
+    size_t q_stride, q_chunk; /* bytes between rows, between chunks of a row */
+};
+
+/* Rows per row block.  Quantised rows lie chunk by chunk, so as many as a kernel takes; of float rows what stays in the second-level
+ * cache while panels pass. */
+static inline uint32_t block_rows(const struct input *in)
+{
+    uint32_t n = (uint32_t)(ROWS_BYTES / in->f_stride) / 8 * 8;
+    return in->q || n > CPU_DOT_ROWS ? CPU_DOT_ROWS : n < 16 ? 16 : n;
+}
+
+static inline void dot(const struct cpu_kernels *k, const struct weight *w, const struct input *in, uint32_t row, uint32_t rows, uint32_t panel,
+                       uint32_t panels, float *out, size_t out_stride, void *tmp)
+{
+    bool f = cpu_weight_is_float(w);
+    const unsigned char *x = f ? (const unsigned char *)in->f : (const unsigned char *)in->q;
+    size_t stride = f ? in->f_stride : in->q_stride;
+    struct cpu_dot job = {
+        .w = w->data + panel * w->panel_bytes,
+        .panel_bytes = w->panel_bytes,
+        .panels = panels,
+        .panel = &w->panel,
+        .x = x + row * stride,
+        .x_stride = stride,
+        .x_chunk = in->q_chunk,
+        .rows = rows,
+        .out = out,
+        .out_stride = out_stride,
+        .tmp = tmp,
+    };
+    k->dot[w->panel.layout](&job);
+}
+
+/* Chunks [from, to) of one row of `in` to their places. */
+static inline void quantise_chunks(const struct cpu_kernels *k, const struct input *in, struct cpu_act *q, const float *x, uint32_t row, uint32_t from,
+                            uint32_t to)
+{
+    enum { CHUNK_COLS = 32 * CPU_ACT_CHUNK };
+    for (uint32_t c = from; c < to; c++) {
+        uint32_t left = in->cols - c * CHUNK_COLS;
+        unsigned char *at = (unsigned char *)q + row * in->q_stride + c * in->q_chunk;
+        k->quantize(x + c * CHUNK_COLS, left < CHUNK_COLS ? left : CHUNK_COLS, (struct cpu_act *)(void *)at);
+    }
+}
+
+#endif

@@ -1,0 +1,94 @@
+/* models/bind.h - inside the models room only: bind tables, which say what tensors an architecture has, and what becomes of them.
+ *
+ * bind.c walks a table; bind_weight.c finds one weight of it: rows, fused rows, stacks of experts. */
+#ifndef RH_MODELS_BIND_H
+#define RH_MODELS_BIND_H
+
+#include "models/hparams.h"
+#include "models/model.h"
+
+enum { MODEL_NAME_MAX = 192 };
+
+/* ---- bind tables ---- */
+
+enum model_weight { W_EMBED, W_HEAD, W_EMBED_LAYERS, W_LAYERS_IN, MODEL_WEIGHTS };
+enum model_vec { V_FINAL_NORM, V_ROPE_FREQS, V_ROPE_LONG, V_ROPE_SHORT, V_ONES, V_LAYERS_NORM, MODEL_VECS };
+enum layer_weight {
+    W_Q, W_K, W_V, W_O, W_GATE, W_UP, W_DOWN,
+    W_Q_GATE,                                  /* gate of attention's output */
+    W_STATE_IN, W_STATE_GATE, W_STATE_A, W_STATE_B, W_STATE_OUT, /* recurrent layers */
+    W_INPUT_GATE, W_INPUT_OUT,                 /* of a layer's own embedding */
+    W_ROUTER, W_EXPERT_GATE, W_EXPERT_UP, W_EXPERT_DOWN,         /* experts: stacks but for the router */
+    W_SHARED_GATE, W_SHARED_UP, W_SHARED_DOWN, W_SHARED_WEIGHT,  /* the shared expert; the gate of its output */
+    LAYER_WEIGHTS
+};
+enum layer_vec {
+    V_ATTN_NORM, V_FFN_NORM, V_POST_ATTN_NORM, V_POST_FFN_NORM, V_Q_NORM, V_K_NORM,
+    V_Q_BIAS, V_K_BIAS, V_V_BIAS, V_O_BIAS, V_GATE_BIAS, V_UP_BIAS, V_DOWN_BIAS,
+    V_STATE_CONV, V_STATE_RATE, V_STATE_DT, V_STATE_NORM, /* recurrent layers */
+    V_INPUT_NORM,
+    V_ROUTER_BIAS, V_ROUTE_BIAS, V_EXPERT_GATE_BIAS, V_EXPERT_UP_BIAS, V_EXPERT_DOWN_BIAS, V_EXPERT_SCALE, /* experts */
+    LAYER_VECS
+};
+enum layer_number { N_SCALE, LAYER_NUMBERS }; /* tensors of one element, which the host reads */
+
+/* ones: a vector of ones that no file has; ignored layer: a tensor, weights named without ".weight", that may be there */
+enum bind_kind {
+    BIND_WEIGHT, BIND_VEC, BIND_LAYER_WEIGHT, BIND_LAYER_VEC, BIND_LAYER_NUMBER, BIND_ONES, BIND_IGNORED, BIND_IGNORED_LAYER
+};
+/* what a layer must have; several at once */
+enum bind_layers {
+    LAYERS_ALL = 0, LAYERS_ATTENTION = 1, LAYERS_RECURRENT = 2, LAYERS_OWN_KV = 4, LAYERS_OWN_V = 8, LAYERS_OTHERS_KV = 16,
+    LAYERS_DENSE = 32, LAYERS_EXPERTS = 64
+};
+enum bind_map {
+    MAP_NONE,
+    MAP_NEG_EXP,    /* of a Hugging Face vector: -exp(x), as GGUF files have it */
+    MAP_ROWS,       /* a vector of several: kept row by row as the file has it */
+    MAP_TRANSPOSED, /* of a matrix of plain elements: the file has [cols][rows] */
+};
+enum bind_split { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLS, SPLIT_HEADS, SPLIT_EXPERTS };
+
+/* shapes as expressions over hparams */
+enum model_dim {
+    DIM_0, DIM_1, DIM_HIDDEN, DIM_FFN, DIM_2_FFN, DIM_VOCAB, DIM_Q, DIM_KV, DIM_Q_KV, DIM_QKV, DIM_HEAD, DIM_ROT_HALF,
+    DIM_2_Q, DIM_2_HEAD, DIM_TAPS, DIM_CHANNELS, DIM_STATE_COLS, DIM_STATE_OUT, DIM_STATE_VALUES, DIM_STATE_HEAD, DIM_HEAD_MOST,
+    DIM_INPUT, DIM_INPUTS, DIM_INPUT_VOCAB,
+    DIM_2, DIM_HEADS, DIM_EXPERTS, DIM_EXPERT_FFN, DIM_2_EXPERT_FFN, DIM_SHARED_FFN
+};
+uint32_t hparams_dim(const struct hparams *hp, uint32_t layer, enum model_dim d); /* of no layer: 0 */
+
+/* One row: a tensor, or rows of one, that must be there while its flags hold.  Weights are named without ".weight". */
+struct bind {
+    enum bind_kind kind;
+    uint32_t slot;              /* of the kind's enum */
+    const char *gguf, *hf;      /* name patterns, %u = layer, expert; NULL: not in files of that kind; ignored: a prefix */
+    enum model_dim rows, cols;  /* vectors: rows; of a convolution rows x taps, transposed when read */
+    enum model_dim stack;       /* weights: that many matrices [rows][cols], in one tensor or, named with two %u, each in its own */
+    enum model_dim first, of;   /* fused: first row (MAP_ROWS: column), rows of the whole tensor (DIM_0 = the whole is bound) */
+    enum model_dim group;       /* fused group by group: rows of a group, `first` counts in it (DIM_0 = one run of rows) */
+    uint32_t when, unless;      /* enum hparam_flag: all of when, none of unless */
+    enum bind_split split;
+    bool norm;                  /* norm_shift applies */
+    unsigned layers;            /* enum bind_layers */
+    enum bind_map map;
+};
+
+/* bind.c: walk the table; with plan_only sizes and shapes are checked and nothing is prepared. */
+int model_bind(struct model *m, bool plan_only, struct err *err);
+void model_unbind(struct model *m);
+
+/* bind_weight.c: what a row of the table names, as a backend takes it */
+struct bound {
+    struct weight_src src;
+    char name[MODEL_NAME_MAX];
+    struct weight_src *experts; /* of a stack */
+    unsigned char *memory;      /* rows that had to be gathered: the device reads them until it is waited for */
+};
+void bind_name(const struct model *m, const struct bind *b, uint32_t layer, uint32_t expert, char out[MODEL_NAME_MAX]);
+size_t weight_scale_row_bytes(const struct weight_src *src); /* of a row's scales (or biases); 0 when they are part of the row */
+/* Shapes are checked; rows are gathered only with `gather`.  Give `out` back with bound_free whatever is returned. */
+int bound_find(struct model *m, const struct bind *b, uint32_t layer, bool gather, struct bound *out, struct err *err);
+void bound_free(struct bound *b);
+
+#endif
