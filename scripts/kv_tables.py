@@ -56,10 +56,10 @@ def book(bits):
 
 
 def signs():
-    bits = b"".join(hashlib.sha256(f"rhapsode kv signs {i}".encode()).digest() for i in range(2))
+    bits = b"".join(hashlib.sha256(f"rhapsode kv signs {i}".encode()).digest() for i in range(3))
     words = [int.from_bytes(bits[i : i + 4], "little") for i in range(0, len(bits), 4)]
     print("/* element e is negated when bit e % 32 of word e / 32 is set */")
-    print(f"static const uint32_t sign_bits[16] = {numbers([f'0x{w:08x}u' for w in words], 8)};\n")
+    print(f"static const uint32_t sign_bits[{len(words)}] = {numbers([f'0x{w:08x}u' for w in words], 8)};\n")
 
 
 def main():

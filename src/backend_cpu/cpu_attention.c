@@ -6,7 +6,7 @@
  * Workers take contiguous runs of units of equal cost.  A task that lies in several workers' runs is split: its first worker folds the
  * blocks it has, the others leave theirs in shared slots; after a barrier the first worker folds those.
  * Planes of packed codes are unpacked page by page to a byte a code in a worker's scratch.  Formats that turn their vectors: queries are
- * turned once, outputs turned back once.
+ * turned once, outputs turned back once.  V that is part of K (latent layers) is flipped page by page into V's layout in that scratch.
  * Invariants: 1. Every worker derives the same plan from the op alone.  2. Positions a row may not see never touch its values. */
 #include "backend_cpu/cpu_pages.h"
 #include "base/math.h"
@@ -34,6 +34,9 @@ struct work {
     float *o, *o_block;  /* [TILE][d_v] */
     float (*state)[2];   /* [TILE] max, sum */
     unsigned char *codes; /* one page's plane, unpacked: [KV_PAGE * d] */
+    /* V of one page of a latent layer: [KV_PAGE][d_v] elements; [KV_PAGE][groups] */
+    unsigned char *values;
+    uint16_t *scales, *minima;
 };
 
 static size_t lay(size_t *at, size_t bytes)
@@ -43,16 +46,18 @@ static size_t lay(size_t *at, size_t bytes)
     return here;
 }
 
-static size_t work_lay(unsigned char *base, uint32_t d_k, uint32_t d_v, struct work *w)
+/* d_latent: d_v of a latent layer, else 0 */
+static size_t work_lay(unsigned char *base, uint32_t d_k, uint32_t d_v, uint32_t d_latent, struct work *w)
 {
     size_t at = 0;
     size_t q = lay(&at, (size_t)TILE * d_k * sizeof(float)), qa = lay(&at, (size_t)TILE * ((d_k + 31) / 32) * sizeof(struct cpu_query));
     size_t s = lay(&at, (size_t)TILE * KV_BLOCK * sizeof(float)), o = lay(&at, (size_t)TILE * d_v * sizeof(float));
     size_t o_block = lay(&at, (size_t)TILE * d_v * sizeof(float)), state = lay(&at, TILE * 2 * sizeof(float));
-    size_t codes = lay(&at, (size_t)KV_PAGE * (d_k > d_v ? d_k : d_v));
+    size_t codes = lay(&at, (size_t)KV_PAGE * (d_k > d_v ? d_k : d_v)), values = lay(&at, (size_t)KV_PAGE * d_latent * sizeof(float));
+    size_t scales = lay(&at, (size_t)KV_PAGE * (d_latent / 32) * 2), minima = lay(&at, (size_t)KV_PAGE * (d_latent / 32) * 2);
     if (base)
         *w = (struct work){(void *)(base + q), (void *)(base + qa), (void *)(base + s), (void *)(base + o), (void *)(base + o_block),
-                           (void *)(base + state), base + codes};
+                           (void *)(base + state), base + codes, base + values, (void *)(base + scales), (void *)(base + minima)};
     return at;
 }
 
@@ -66,7 +71,7 @@ struct cpu_need cpu_attention_need(const struct device_reserve *r, uint32_t coun
 {
     uint64_t blocks = r->context_max / KV_BLOCK + 1;
     uint64_t shared = (count - 1) * blocks * slot_floats(TILE, r->head_dim_max) * sizeof(float);
-    return (struct cpu_need){work_lay(NULL, r->head_dim_max, r->head_dim_max, NULL), shared < SHARED_MAX ? shared : SHARED_MAX};
+    return (struct cpu_need){work_lay(NULL, r->head_dim_max, r->head_dim_max, r->latent_dim_max, NULL), shared < SHARED_MAX ? shared : SHARED_MAX};
 }
 
 /* ---- the plan ---- */
@@ -242,7 +247,7 @@ static void load_queries(const struct run *run, const struct task *t)
             const float *q = row_of(&run->op->q, t->row + r) + (size_t)(t->head + h) * d;
             float *turned = run->w.q + m * d;
             memcpy(turned, q, d * sizeof *q);
-            kv_turn(run->k_shape.turn, turned, d);
+            kv_turn(&run->k_shape, turned, d);
             if (run->k_shape.code != KV_CODE_FLOAT)
                 quantise_query(turned, d, run->w.qa + m * (d / 32));
         }
@@ -264,6 +269,12 @@ static const void *codes_of(const struct run *run, const struct kv_shape *s, enu
     return run->w.codes;
 }
 
+/* Where V of a page begins. */
+static const unsigned char *values_at(const struct run *run, const struct task *t, uint32_t page)
+{
+    return plane(run, t, page) + (run->op->layer->latent ? 0 : run->k_shape.plane_bytes);
+}
+
 static const uint16_t *halves(const unsigned char *plane, uint32_t at)
 {
     return (const uint16_t *)(const void *)(plane + at);
@@ -283,7 +294,7 @@ static void scores(const struct run *run, const struct task *t, uint32_t block)
         if (r1 == r0)
             continue;
         const unsigned char *k = plane(run, t, page);
-        const void *next = page + 1 < end ? plane(run, t, page + 1) : plane(run, t, start) + run->k_shape.plane_bytes;
+        const void *next = page + 1 < end ? plane(run, t, page + 1) : values_at(run, t, start);
         const void *codes = codes_of(run, &run->k_shape, l->k_format, l->d_k, k, true, &next);
         struct cpu_score job = {.k = codes, .next = next, .d = l->d_k, .m = (r1 - r0) * t->heads, .q = run->w.q + m * l->d_k,
                                 .qa = run->w.qa + m * (l->d_k / 32), .scales = halves(k, run->k_shape.scales_at),
@@ -291,6 +302,30 @@ static void scores(const struct run *run, const struct task *t, uint32_t block)
                                 .s = run->w.s + m * KV_BLOCK + first % KV_BLOCK};
         run->score(&job);
     }
+}
+
+/* V of a page as mixes read it */
+struct values {
+    const void *codes;              /* [KV_PAGE][d_v] */
+    const uint16_t *scales, *minima; /* [KV_PAGE][groups] */
+};
+
+static struct values values_of(const struct run *run, const struct task *t, uint32_t page, const void **next)
+{
+    const struct kv_layer *l = run->op->layer;
+    const struct kv_shape *k = &run->k_shape, *v = &run->v_shape;
+    const unsigned char *from = values_at(run, t, page);
+    if (!l->latent)
+        return (struct values){codes_of(run, v, l->v_format, l->d_v, from, false, next), halves(from, v->scales_at), halves(from, v->minima_at)};
+    const void *rows = codes_of(run, k, l->k_format, l->d_v, from, true, next);
+    uint32_t bits = k->bits < 8 ? 8 : k->bits;
+    cpu_flip_fn flip = bits == 8 ? run->k->flip8 : bits == 16 ? run->k->flip16 : run->k->flip32;
+    flip(rows, run->w.values, l->d_v);
+    if (k->scales_at)
+        run->k->flip16(halves(from, k->scales_at), run->w.scales, v->groups);
+    if (k->minima_at)
+        run->k->flip16(halves(from, k->minima_at), run->w.minima, v->groups);
+    return (struct values){run->w.values, run->w.scales, run->w.minima};
 }
 
 /* Rows from r on that see the same positions [*from, *to) of the page at `at` of the block; returns the first that does not. */
@@ -320,10 +355,10 @@ static void mixes(const struct run *run, const struct task *t, uint32_t block, f
     block_pages(t, block, &start, &end);
     for (page = start; page < end; page++) {
         uint32_t at = page * KV_PAGE - block * KV_BLOCK;
-        const unsigned char *v = plane(run, t, page) + run->k_shape.plane_bytes;
-        const void *next = v, *codes = NULL;
+        struct values v = {0};
+        const void *next = values_at(run, t, page);
         if (page + 1 < end)
-            next = plane(run, t, page + 1) + run->k_shape.plane_bytes;
+            next = values_at(run, t, page + 1);
         else if (block + 1 < t->block_end)
             next = plane(run, t, page + 1); /* K of the next block */
         for (uint32_t r = 0, r_next; r < t->rows; r = r_next) {
@@ -331,10 +366,9 @@ static void mixes(const struct run *run, const struct task *t, uint32_t block, f
             size_t m = (size_t)r * t->heads;
             if (from >= to)
                 continue;
-            if (!codes)
-                codes = codes_of(run, &run->v_shape, l->v_format, l->d_v, v, false, &next);
-            struct cpu_mix job = {.v = codes, .next = next, .scales = halves(v, run->v_shape.scales_at),
-                                  .minima = halves(v, run->v_shape.minima_at), .per = run->v_shape.group / 32, .d = l->d_v,
+            if (!v.codes)
+                v = values_of(run, t, page, &next);
+            struct cpu_mix job = {.v = v.codes, .next = next, .scales = v.scales, .minima = v.minima, .per = run->v_shape.group / 32, .d = l->d_v,
                                   .m = (r_next - r) * t->heads, .from = from, .to = to, .p = run->w.s + m * KV_BLOCK + at,
                                   .o = o + m * l->d_v};
             run->mix(&job);
@@ -394,7 +428,7 @@ static void task_finish(const struct run *run, const struct task *t)
             if (sinks) /* in units of the scores' maximum, which stays: a sink far above it makes y small, not its sum infinite */
                 sum = sum + math_exp2f(fmaf(-run->w.state[m][0], run->c, sinks[t->head + h] * LOG2E));
             run->k->scale(run->w.o + m * d, y, d, 1.0f / sum);
-            kv_turn_back(run->v_shape.turn, y, d);
+            kv_turn_back(&run->v_shape, y, d);
         }
 }
 
@@ -497,13 +531,14 @@ static void run_attention(struct device *d, uint32_t me, uint32_t count, const v
     const struct kv_layer *l = op->layer;
     const struct cpu_kernels *k = cpu_kernels_of(d);
     struct run run = {.k = k, .op = op, .c = op->softcap > 0 ? LOG2E : op->scale * LOG2E, .k_shape = kv_shape_of(l->k_format, l->d_k),
-                      .v_shape = kv_shape_of(l->v_format, l->d_v)};
+                      .v_shape = l->latent ? kv_shape_latent(l->k_format, l->d_k, l->d_v) : kv_shape_of(l->v_format, l->d_v)};
     run.score = score_of(k, l->k_format, run.k_shape.code);
     run.mix = mix_of(k, l->v_format, run.v_shape.code);
-    unsigned char *mine = cpu_scratch(d, me, work_lay(NULL, l->d_k, l->d_v, NULL));
+    uint32_t d_latent = l->latent ? l->d_v : 0;
+    unsigned char *mine = cpu_scratch(d, me, work_lay(NULL, l->d_k, l->d_v, d_latent, NULL));
     if (!mine)
         return; /* every worker sees the same */
-    work_lay(mine, l->d_k, l->d_v, &run.w);
+    work_lay(mine, l->d_k, l->d_v, d_latent, &run.w);
     struct cpu_need need = cpu_attention_need(cpu_reserved(d), count);
     struct plan plan;
     struct shared shared = {.slot = slot_floats(TILE, l->d_v), .vectors = TILE};

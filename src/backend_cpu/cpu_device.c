@@ -84,8 +84,9 @@ static void grow_reserve(struct device_reserve *into, const struct device_reserv
     GROW(experts_max);
     GROW(slots_max);
     GROW(expert_cols_max);
+    GROW(latent_dim_max);
 #undef GROW
-    _Static_assert(sizeof *r == 11 * sizeof(uint32_t), "a field of device_reserve is not grown");
+    _Static_assert(sizeof *r == 12 * sizeof(uint32_t), "a field of device_reserve is not grown");
 }
 
 static struct cpu_need need_of(const struct device *d, const struct device_reserve *r)
@@ -212,6 +213,7 @@ const struct backend backend_cpu = {
     .copy = cpu_op_copy,
     .embed = cpu_op_embed,
     .linear = cpu_op_linear,
+    .linear_heads = cpu_op_linear_heads,
     .norm = cpu_op_norm,
     .rope_table = cpu_op_rope_table,
     .rope = cpu_op_rope,

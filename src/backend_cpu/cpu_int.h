@@ -5,7 +5,7 @@
  * function splits its work by (me, count) only over output elements, never over K or inside a block of positions, so results do not
  * depend on the count.  Inside one record a function may meet at further barriers (cpu_barrier), always all workers.
  * Files: cpu_device.c (the table, buffers), cpu_queue.c (ring, events, pool), cpu_select.c (levels), cpu_weight.c + pack_*.c (panels),
- *        cpu_linear.c, cpu_rows.c (copies, norm, rope, gated, add, soft-cap, gather), cpu_pages.c (K and V into pages),
+ *        cpu_linear.c, cpu_heads.c, cpu_rows.c (copies, norm, rope, gated, add, soft-cap, gather), cpu_pages.c (K and V into pages),
  *        cpu_attention.c, cpu_state.c (recurrent layers), cpu_route.c and cpu_expert.c (mixtures of experts), cpu_sample.c; kernels_<level>_<family>.c. */
 #ifndef RH_CPU_INT_H
 #define RH_CPU_INT_H
@@ -68,7 +68,7 @@ static inline cpu_gated_fn cpu_gated_of(const struct cpu_kernels *k, enum act ac
 BACKEND_OPS(CPU_OP_PROTO, CPU_OP_PROTO)
 #undef CPU_OP_PROTO
 
-bool cpu_kv_format_supported(const struct device *d, enum kv_format k, enum kv_format v, uint32_t d_k, uint32_t d_v); /* cpu_pages.c */
+bool cpu_kv_format_supported(const struct device *d, const struct kv_layer *l); /* cpu_pages.c */
 
 extern const struct backend backend_cpu;
 

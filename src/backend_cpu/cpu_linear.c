@@ -84,19 +84,6 @@ static void products_run(struct device *d, const struct product *p, uint32_t n, 
 
 /* ---- inputs ---- */
 
-static const float *tensor_row(const struct tensor *t, uint32_t r)
-{
-    return (const float *)t->data + (size_t)r * t->stride;
-}
-
-/* Few rows lie one after the other, many chunk by chunk. */
-static void quantised_at(struct input *in, const struct cpu_act *q, bool alone)
-{
-    in->q = q;
-    in->q_stride = alone ? act_bytes(in->cols) : CPU_ACT_CHUNK_BYTES;
-    in->q_chunk = alone ? CPU_ACT_CHUNK_BYTES : (size_t)in->rows * CPU_ACT_CHUNK_BYTES;
-}
-
 static bool is_alone(const struct tensor *x)
 {
     return x->rows <= ALONE_ROWS && (uint64_t)x->rows * x->cols <= ALONE_MAX;

@@ -59,6 +59,12 @@ static void turn(const struct job *j, float *x, uint32_t row)
     j->kernels->rope(x, cosine, cosine + n, n, j->adjacent);
 }
 
+/* Heads of a row to be stored: a latent layer's V is part of its K. */
+static uint32_t parts_of(const struct kv_layer *l)
+{
+    return l->latent ? l->n_kv_heads : 2 * l->n_kv_heads;
+}
+
 /* Head `part` of a row: K heads first, then V heads. */
 static bool write_head(const struct job *j, const struct kv_span *s, uint32_t i, uint32_t part)
 {
@@ -80,10 +86,10 @@ static bool write_head(const struct job *j, const struct kv_span *s, uint32_t i,
     return true;
 }
 
-/* Pieces [from, to) of all spans' rows; a piece is one of 2 n_kv_heads heads of one row. */
+/* Pieces [from, to) of all spans' rows; a piece is one of parts_of heads of one row. */
 static void write_pieces(struct device *d, const struct job *j, uint32_t from, uint32_t to)
 {
-    uint32_t parts = 2 * j->layer->n_kv_heads, span = 0, before = 0; /* rows before the span */
+    uint32_t parts = parts_of(j->layer), span = 0, before = 0; /* rows before the span */
     for (uint32_t at = from; at < to; at++) {
         uint32_t row = at / parts;
         while (row >= before + j->spans[span].row_count)
@@ -108,7 +114,7 @@ static void run_kv_write(struct device *d, uint32_t me, uint32_t count, const vo
     const struct op_kv_write *op = p;
     struct job j = {.kernels = cpu_kernels_of(d), .layer = op->layer, .spans = op->spans, .tables = op->tables, .k = &op->k, .v = &op->v};
     uint32_t from, to;
-    cpu_split(rows_of(op->spans, op->span_count) * 2 * op->layer->n_kv_heads, 1, me, count, &from, &to);
+    cpu_split(rows_of(op->spans, op->span_count) * parts_of(op->layer), 1, me, count, &from, &to);
     write_pieces(d, &j, from, to);
 }
 
@@ -118,7 +124,7 @@ static void run_attn_prepare(struct device *d, uint32_t me, uint32_t count, cons
     struct job j = {.kernels = cpu_kernels_of(d), .layer = op->layer, .spans = op->spans, .tables = op->tables, .k = &op->k, .v = &op->v,
                     .k_norm = op->k_norm, .table = &op->table, .eps = op->eps, .adjacent = op->pairing == ROPE_ADJACENT};
     uint32_t q_pieces = op->q.rows * op->n_heads, from, to;
-    uint32_t kv_pieces = rows_of(op->spans, op->span_count) * 2 * op->layer->n_kv_heads;
+    uint32_t kv_pieces = rows_of(op->spans, op->span_count) * parts_of(op->layer);
     cpu_split(q_pieces, 1, me, count, &from, &to);
     for (uint32_t i = from; i < to; i++) {
         float *x = row_of(&op->q, i / op->n_heads) + (size_t)(i % op->n_heads) * op->head_dim;
@@ -130,10 +136,10 @@ static void run_attn_prepare(struct device *d, uint32_t me, uint32_t count, cons
     write_pieces(d, &j, from, to);
 }
 
-bool cpu_kv_format_supported(const struct device *d, enum kv_format k, enum kv_format v, uint32_t d_k, uint32_t d_v)
+bool cpu_kv_format_supported(const struct device *d, const struct kv_layer *l)
 {
     (void)d;
-    return kv_format_k_bytes(k, d_k) && kv_format_v_bytes(v, d_v);
+    return kv_layer_head_bytes(l) != 0;
 }
 
 int cpu_op_kv_write(struct device *d, const struct op_kv_write *op)

@@ -70,6 +70,19 @@ static inline void dot(const struct cpu_kernels *k, const struct weight *w, cons
     k->dot[w->panel.layout](&job);
 }
 
+static inline const float *tensor_row(const struct tensor *t, uint32_t r)
+{
+    return (const float *)t->data + (size_t)r * t->stride;
+}
+
+/* Few rows lie one after the other, many chunk by chunk. */
+static inline void quantised_at(struct input *in, const struct cpu_act *q, bool alone)
+{
+    in->q = q;
+    in->q_stride = alone ? act_bytes(in->cols) : CPU_ACT_CHUNK_BYTES;
+    in->q_chunk = alone ? CPU_ACT_CHUNK_BYTES : (size_t)in->rows * CPU_ACT_CHUNK_BYTES;
+}
+
 /* Chunks [from, to) of one row of `in` to their places. */
 static inline void quantise_chunks(const struct cpu_kernels *k, const struct input *in, struct cpu_act *q, const float *x, uint32_t row, uint32_t from,
                             uint32_t to)

@@ -102,7 +102,7 @@ static void run_rope(struct device *d, uint32_t me, uint32_t count, const void *
     cpu_split(op->x.rows * op->n_heads, 1, me, count, &from, &to);
     for (uint32_t i = from; i < to; i++) {
         const float *cosine = row_of(&op->table, i / op->n_heads);
-        k->rope(row_of(&op->x, i / op->n_heads) + (size_t)(i % op->n_heads) * op->head_dim, cosine, cosine + n, n,
+        k->rope(row_of(&op->x, i / op->n_heads) + (size_t)(i % op->n_heads) * op->head_dim + op->first, cosine, cosine + n, n,
                 op->pairing == ROPE_ADJACENT);
     }
 }

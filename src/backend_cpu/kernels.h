@@ -103,6 +103,8 @@ struct cpu_unpack {
     uint32_t blocks, width;
 };
 typedef void (*cpu_unpack_fn)(const struct cpu_unpack *job);
+/* dst[i][r] = src[r][i]: elements of 8, 16 or 32 bits of `rows` rows of a K plane, for V that is part of K */
+typedef void (*cpu_flip_fn)(const void *src, void *dst, uint32_t rows); /* src [rows][KV_PAGE], dst [KV_PAGE][rows] */
 /* Scores of one block's visible positions [from, to) to p = exp2((s - max) c), in place; their maximum and sum. */
 typedef void (*cpu_soft_fn)(float *s, uint32_t from, uint32_t to, float c, float *max_out, float *sum_out);
 /* One block's partial onto the running one: state = max, sum. */
@@ -169,6 +171,9 @@ typedef void (*cpu_gumbel_fn)(uint64_t key, const uint32_t counter[3], uint32_t 
     X(cpu_mix_fn, mix_a8)              \
     X(cpu_unpack_fn, unpack4)          \
     X(cpu_unpack_fn, unpack3)          \
+    X(cpu_flip_fn, flip8)              \
+    X(cpu_flip_fn, flip16)             \
+    X(cpu_flip_fn, flip32)             \
     X(cpu_soft_fn, soft)               \
     X(cpu_fold_fn, fold)               \
     X(cpu_scale_fn, scale)             \

@@ -2,6 +2,7 @@
  *
  * Every lane does what ref does (kernels_ref_rows.c); tails go through the same vector code on a padded copy or a mask. */
 #include "backend_cpu/kernels_avx2_attention.h"
+#include "backend_cpu/kernels_avx2_flip.h"
 #include "backend_cpu/kernels_avx2_unpack.h"
 
 #include <string.h>
@@ -329,6 +330,9 @@ const struct cpu_kernels cpu_kernels_avx2_rows = {
     .mix_a8 = mix_a8,
     .unpack4 = unpack4,
     .unpack3 = unpack3,
+    .flip8 = flip8,
+    .flip16 = flip16,
+    .flip32 = flip32,
     .soft = soft,
     .fold = fold,
     .scale = scale,

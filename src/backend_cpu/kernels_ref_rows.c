@@ -248,6 +248,19 @@ static void unpack3(const struct cpu_unpack *job)
     }
 }
 
+#define FLIP(name, type)                                             \
+    static void name(const void *src, void *dst, uint32_t rows)      \
+    {                                                                \
+        const type *from = src;                                      \
+        type *to = dst;                                              \
+        for (uint32_t r = 0; r < rows; r++)                          \
+            for (uint32_t i = 0; i < KV_PAGE; i++)                   \
+                to[(size_t)i * rows + r] = from[(size_t)r * KV_PAGE + i]; \
+    }
+FLIP(flip8, uint8_t)
+FLIP(flip16, uint16_t)
+FLIP(flip32, uint32_t)
+
 static void soft(float *s, uint32_t from, uint32_t to, float c, float *max_out, float *sum_out)
 {
     float max = -INFINITY, lanes[16] = {0};

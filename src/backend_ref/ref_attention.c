@@ -1,6 +1,7 @@
 /* backend_ref/ref_attention.c - pages, and attention over them: decoded vector by vector, every score kept, one softmax.
  *
- * Stores and reads the pages through kv_codec.h, the meaning of every format.  Positions a row may not see are never read. */
+ * Stores and reads the pages through kv_codec.h, the meaning of every format.  Positions a row may not see are never read.
+ * V of a latent layer is the beginning of what K decodes to. */
 #include "backend_ref/ref_int.h"
 
 #include "base/math.h"
@@ -19,7 +20,7 @@ struct plane {
 static struct plane plane_of(const struct kv_layer *l, uint32_t page, uint32_t head, bool key)
 {
     unsigned char *at = l->pages[page] + l->offset + (size_t)head * l->head_bytes;
-    if (key)
+    if (key || l->latent)
         return (struct plane){at, l->k_format, l->d_k};
     return (struct plane){at + kv_format_k_bytes(l->k_format, l->d_k), l->v_format, l->d_v};
 }
@@ -38,6 +39,8 @@ int ref_run_kv_write(struct device *d, const void *p)
             for (uint32_t h = 0; h < l->n_kv_heads; h++) {
                 struct plane k = plane_of(l, page, h, true), v = plane_of(l, page, h, false);
                 kv_store(k.p, k.format, k.d, pos % KV_PAGE, true, ref_row(&op->k, row) + (size_t)h * l->d_k);
+                if (l->latent)
+                    continue;
                 kv_store(v.p, v.format, v.d, pos % KV_PAGE, false, ref_row(&op->v, row) + (size_t)h * l->d_v);
             }
         }
@@ -72,7 +75,7 @@ static void attend(const struct op_attention *op, const uint32_t *table, const f
         sum += p[j - first] = math_expd(p[j - first] - most);
     for (uint32_t j = first; j <= pos; j++) {
         struct plane v = plane_of(l, table[j / KV_PAGE], kv_head, false);
-        kv_load(v.p, v.format, v.d, j % KV_PAGE, false, x);
+        kv_load(v.p, v.format, v.d, j % KV_PAGE, l->latent, x);
         for (uint32_t e = 0; e < l->d_v; e++)
             o[e] += p[j - first] * (double)x[e];
     }

@@ -194,10 +194,10 @@ static int weight_prepare(struct device *d, const struct weight_src *src, unsign
     return 0;
 }
 
-static bool kv_format_supported(const struct device *d, enum kv_format k, enum kv_format v, uint32_t d_k, uint32_t d_v)
+static bool kv_format_supported(const struct device *d, const struct kv_layer *l)
 {
     (void)d;
-    return kv_format_k_bytes(k, d_k) && kv_format_v_bytes(v, d_v);
+    return kv_layer_head_bytes(l) != 0;
 }
 
 static int event_record(struct device *d, uint64_t *out)

@@ -116,6 +116,23 @@ int ref_run_linear(struct device *d, const void *p)
     return 0;
 }
 
+int ref_run_linear_heads(struct device *d, const void *p)
+{
+    (void)d;
+    const struct op_linear_heads *op = p;
+    uint32_t in = op->w->head.cols, out = op->w->head.rows / op->n_heads;
+    for (uint32_t r = 0; r < op->x.rows; r++)
+        for (uint32_t h = 0; h < op->n_heads; h++) {
+            const float *x = ref_row(&op->x, r) + (size_t)h * (in + op->tail), *w = op->w->values + (size_t)h * out * in;
+            float *y = ref_row(&op->y, r) + (size_t)h * (out + op->tail);
+            for (uint32_t o = 0; o < out; o++)
+                y[o] = (float)ref_linear_sum(w + (size_t)o * in, x, in);
+            for (uint32_t t = 0; t < op->tail; t++)
+                y[out + t] = x[in + t];
+        }
+    return 0;
+}
+
 int ref_run_norm(struct device *d, const void *p)
 {
     (void)d;
@@ -157,7 +174,7 @@ int ref_run_rope(struct device *d, const void *p)
     uint32_t n = op->table.cols / 2;
     for (uint32_t r = 0; r < op->x.rows; r++)
         for (uint32_t h = 0; h < op->n_heads; h++) {
-            float *x = ref_row(&op->x, r) + (size_t)h * op->head_dim;
+            float *x = ref_row(&op->x, r) + (size_t)h * op->head_dim + op->first;
             const float *cosine = ref_row(&op->table, r), *sine = cosine + n;
             for (uint32_t i = 0; i < n; i++) {
                 uint32_t a = op->pairing == ROPE_HALVES ? i : 2 * i, b = op->pairing == ROPE_HALVES ? i + n : 2 * i + 1;

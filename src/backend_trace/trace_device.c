@@ -123,10 +123,10 @@ static int weight_prepare(struct device *d, const struct weight_src *src, unsign
     return err_nomem(err, src->name, sizeof *w);
 }
 
-static bool kv_format_supported(const struct device *d, enum kv_format k, enum kv_format v, uint32_t d_k, uint32_t d_v)
+static bool kv_format_supported(const struct device *d, const struct kv_layer *l)
 {
     (void)d;
-    return kv_format_k_bytes(k, d_k) && kv_format_v_bytes(v, d_v);
+    return kv_layer_head_bytes(l) != 0;
 }
 
 static int event_record(struct device *d, uint64_t *out)
@@ -170,6 +170,10 @@ static void put_value(struct device *d, const char *name, float value, float pla
 
 static void put_layer(struct device *d, const struct kv_layer *l)
 {
+    if (l->latent) {
+        buf_printf(&d->text, " kv[%u heads, K %s %u, V its first %u]", l->n_kv_heads, kv_format_name(l->k_format), l->d_k, l->d_v);
+        return;
+    }
     buf_printf(&d->text, " kv[%u heads, K %s %u, V %s %u]", l->n_kv_heads, kv_format_name(l->k_format), l->d_k, kv_format_name(l->v_format),
                l->d_v);
 }
@@ -219,6 +223,18 @@ static int op_linear_list(struct device *d, const struct op_linear *op)
     return end_line(d);
 }
 
+static int op_linear_heads_list(struct device *d, const struct op_linear_heads *op)
+{
+    buf_z(&d->text, "linear_heads");
+    put_weight(d, "w", op->w);
+    put_tensor(d, "x", &op->x);
+    put_tensor(d, "y", &op->y);
+    buf_printf(&d->text, " heads=%u", op->n_heads);
+    if (op->tail)
+        buf_printf(&d->text, " tail=%u", op->tail);
+    return end_line(d);
+}
+
 static int op_norm_list(struct device *d, const struct op_norm *op)
 {
     buf_z(&d->text, "norm");
@@ -246,6 +262,8 @@ static int op_rope_list(struct device *d, const struct op_rope *op)
     put_tensor(d, "x", &op->x);
     put_tensor(d, "table", &op->table);
     buf_printf(&d->text, " heads=%u dim=%u %s", op->n_heads, op->head_dim, op->pairing == ROPE_HALVES ? "halves" : "adjacent");
+    if (op->first)
+        buf_printf(&d->text, " first=%u", op->first);
     return end_line(d);
 }
 
@@ -253,7 +271,8 @@ static int op_kv_write_list(struct device *d, const struct op_kv_write *op)
 {
     buf_z(&d->text, "kv_write");
     put_tensor(d, "k", &op->k);
-    put_tensor(d, "v", &op->v);
+    if (!op->layer->latent)
+        put_tensor(d, "v", &op->v);
     put_layer(d, op->layer);
     buf_printf(&d->text, " spans=%u", op->span_count);
     return end_line(d);

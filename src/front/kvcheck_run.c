@@ -25,8 +25,7 @@ static int column_open(struct kvcheck *c, const struct kv_config *base, struct k
         layers[i] = base->layers[i];
         layers[i].k_format = col->k, layers[i].v_format = col->v;
         if (layers[i].policy != KV_RECURRENT && layers[i].shares == 0)
-            col->bits_per_position += 8ull * layers[i].n_kv_heads *
-                                      (kv_format_k_bytes(col->k, layers[i].d_k) + kv_format_v_bytes(col->v, layers[i].d_v)) / KV_PAGE;
+            col->bits_per_position += 8ull * layers[i].n_kv_heads * kv_layer_shape(&layers[i]).head_bytes / KV_PAGE;
     }
     cfg.layers = layers;
     cfg.context_max = c->count + ROOM;
@@ -138,12 +137,13 @@ static int speed_run(struct kvcheck *c, struct kvcheck_column *col, struct err *
 
 /* ---- errors of K and V ---- */
 
-static void encode_error(unsigned char *plane, enum kv_format f, uint32_t d, bool key, const float *x, double error[2])
+/* Of the first n of a vector's d elements. */
+static void encode_error(unsigned char *plane, enum kv_format f, uint32_t d, bool key, const float *x, uint32_t n, double error[2])
 {
     float y[KV_HEAD_MAX];
     kv_store(plane, f, d, 0, key, x);
     kv_load(plane, f, d, 0, key, y);
-    for (uint32_t e = 0; e < d; e++) {
+    for (uint32_t e = 0; e < n; e++) {
         error[0] += ((double)x[e] - (double)y[e]) * ((double)x[e] - (double)y[e]);
         error[1] += (double)x[e] * (double)x[e];
     }
@@ -166,8 +166,12 @@ static int errors_run(struct kvcheck *c, const struct kv_config *base, struct er
                 for (uint32_t i = 0; i < c->column_count; i++) {
                     struct kvcheck_column *col = &c->columns[i];
                     for (uint32_t s = 0; col->seq && s < KV_PAGE; s++) {
-                        encode_error(plane, col->k, spec->d_k, true, k + (size_t)s * spec->d_k, col->error_k);
-                        encode_error(plane, col->v, spec->d_v, false, v + (size_t)s * spec->d_v, col->error_v);
+                        const float *key = k + (size_t)s * spec->d_k;
+                        encode_error(plane, col->k, spec->d_k, true, key, spec->d_k, col->error_k);
+                        if (spec->latent)
+                            encode_error(plane, col->k, spec->d_k, true, key, spec->d_v, col->error_v);
+                        else
+                            encode_error(plane, col->v, spec->d_v, false, v + (size_t)s * spec->d_v, spec->d_v, col->error_v);
                     }
                 }
             }

@@ -92,7 +92,7 @@ static double bits_per_position(const struct kv_config *kv)
     for (uint32_t i = 0; i < kv->layer_count; i++) {
         const struct kv_layer_spec *l = &kv->layers[i];
         if (l->policy != KV_RECURRENT && !l->shares)
-            bits += 8.0 * l->n_kv_heads * (kv_format_k_bytes(l->k_format, l->d_k) + kv_format_v_bytes(l->v_format, l->d_v)) / KV_PAGE;
+            bits += 8.0 * l->n_kv_heads * kv_layer_shape(l).head_bytes / KV_PAGE;
     }
     return bits;
 }

@@ -10,7 +10,8 @@
  * Shape:      layers with the same policy form a group with its own page table per sequence.  KV_FULL keeps every page; KV_WINDOW
  *             releases pages that no row at or past `covered - rewind slack` can see; KV_RECURRENT has blocks of `anchor`
  *             positions for pages (tensor/state.h) and keeps the block of `covered - 1` and those after it: the old block goes
- *             when a commit passes its end, never before.  A layer may read another layer's pages (`shares`).
+ *             when a commit passes its end, never before.  A layer may read another layer's pages (`shares`); in a latent layer
+ *             (compressed K and V) the pages hold K alone, and V is the beginning of each of its vectors.
  *             Pools take and return slabs of KV_SLAB bytes of the device, so groups never strand each other's memory. */
 #ifndef RH_KV_KV_H
 #define RH_KV_KV_H
@@ -22,12 +23,13 @@
 enum { KV_SLAB = 2u << 20 };
 enum kv_policy { KV_FULL, KV_WINDOW, KV_RECURRENT };
 
-/* What one layer stores, declared by its architecture.  (A compressed latent, MLA, is one K/V head with d_k != d_v.) */
+/* What one layer stores, declared by its architecture. */
 struct kv_layer_spec {
     enum kv_policy policy;
     uint32_t window;        /* KV_WINDOW: positions a row sees */
     uint32_t n_kv_heads, d_k, d_v;
     enum kv_format k_format, v_format;
+    uint32_t latent;          /* 1: V is the first d_v elements of K and not stored; v_format is k_format */
     struct state_shape state; /* KV_RECURRENT: all of the above unused */
     uint32_t shares;          /* 1 + an earlier layer of the same kind whose pages this one reads; 0: its own */
 };
@@ -87,6 +89,9 @@ uint32_t kv_seq_covered(const struct kv_seq *s);
 uint32_t kv_seq_room(const struct kv_seq *s); /* rows kv_extend took room for, covered ones included */
 const uint32_t *kv_seq_ids(const struct kv_seq *s); /* the covered ids */
 uint32_t kv_seq_oldest(const struct kv_seq *s);     /* lowest position every group can be rewound to */
+
+/* An attention layer's shape: its view without pages. */
+struct kv_layer kv_layer_shape(const struct kv_layer_spec *spec);
 
 /* For a step: the group of a layer, its kv_layer, and a sequence's table of that group (page ids for positions 0..; entries of
  * released window pages are 0 and never read).  `tables` must have room for kv_table_len entries. */

@@ -43,7 +43,6 @@ struct kv_unit {
 struct kv_layer_layout {
     uint32_t group;
     uint32_t unit_first, unit_count; /* those of another layer when it shares */
-    uint32_t head_bytes;
 };
 
 /* owns its arrays; kv lifetime */

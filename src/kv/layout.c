@@ -19,22 +19,29 @@ static uint32_t chunk_round(uint64_t bytes)
     return bytes < least ? least : round_up((uint32_t)bytes, 64);
 }
 
+struct kv_layer kv_layer_shape(const struct kv_layer_spec *spec)
+{
+    struct kv_layer l = {.k_format = spec->k_format, .v_format = spec->v_format, .n_kv_heads = spec->n_kv_heads, .d_k = spec->d_k,
+                         .d_v = spec->d_v, .latent = spec->latent != 0};
+    l.head_bytes = kv_layer_head_bytes(&l);
+    return l;
+}
+
 /* Bytes of an attention layer in one page: one unit. */
 static int attention_measure(struct kv_layer_layout *l, const struct kv_layer_spec *spec, uint32_t index, uint64_t *bytes,
                              struct err *err)
 {
-    uint32_t k = kv_format_k_bytes(spec->k_format, spec->d_k), v = kv_format_v_bytes(spec->v_format, spec->d_v);
-    if (k == 0 || v == 0) {
+    uint32_t head = kv_layer_shape(spec).head_bytes;
+    if (head == 0) {
         char name[KV_NAME_MAX];
-        return err_set(err, ERR_UNSUPPORTED, "layer %u: KV format %s cannot hold head dims %u and %u", index,
-                       kv_formats_name(spec->k_format, spec->v_format, name), spec->d_k, spec->d_v);
+        return err_set(err, ERR_UNSUPPORTED, "layer %u: KV format %s cannot hold head dims %u and %u%s", index,
+                       kv_formats_name(spec->k_format, spec->v_format, name), spec->d_k, spec->d_v,
+                       spec->latent ? ", the second being part of the first" : "");
     }
     if (spec->n_kv_heads == 0 || (spec->policy == KV_WINDOW && spec->window == 0)) {
         return err_set(err, ERR_ARGUMENT, "layer %u: %u KV heads, window %u", index, spec->n_kv_heads, spec->window);
     }
-    uint64_t head = (uint64_t)round_up(k, 64) + round_up(v, 64);
-    *bytes = head * spec->n_kv_heads;
-    l->head_bytes = (uint32_t)head;
+    *bytes = (uint64_t)head * spec->n_kv_heads;
     l->unit_count = 1;
     return 0;
 }

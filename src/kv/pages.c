@@ -202,9 +202,9 @@ static int views_make(struct kv *kv, const struct kv_layer_spec *specs, struct e
             kv->states[i] = (struct state_layer){specs[i].state, part};
             continue;
         }
-        kv->views[i] = (struct kv_layer){
-            .k_format = specs[i].k_format, .v_format = specs[i].v_format, .n_kv_heads = specs[i].n_kv_heads,
-            .d_k = specs[i].d_k, .d_v = specs[i].d_v, .head_bytes = l->head_bytes, .pages = part->pages, .offset = part->offset};
+        kv->views[i] = kv_layer_shape(&specs[i]);
+        kv->views[i].pages = part->pages;
+        kv->views[i].offset = part->offset;
     }
     return 0;
 }

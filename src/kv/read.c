@@ -4,6 +4,8 @@
 #include "base/mem.h"
 #include "tensor/kv_codec.h"
 
+#include <string.h>
+
 int kv_read_page(struct kv *kv, const struct kv_seq *s, uint32_t layer, uint32_t head, uint32_t page, float *k, float *v,
                  struct err *err)
 {
@@ -22,7 +24,11 @@ int kv_read_page(struct kv *kv, const struct kv_seq *s, uint32_t layer, uint32_t
     int rc = kv->backend->buffer_read(kv->device, bytes, from + (size_t)head * l->head_bytes, l->head_bytes, err);
     for (uint32_t slot = 0; slot < KV_PAGE && rc == 0; slot++) {
         kv_load(bytes, l->k_format, l->d_k, slot, true, k + (size_t)slot * l->d_k);
-        kv_load(bytes + kv_format_k_bytes(l->k_format, l->d_k), l->v_format, l->d_v, slot, false, v + (size_t)slot * l->d_v);
+        if (l->latent) {
+            memcpy(v + (size_t)slot * l->d_v, k + (size_t)slot * l->d_k, l->d_v * sizeof *v);
+        } else {
+            kv_load(bytes + kv_format_k_bytes(l->k_format, l->d_k), l->v_format, l->d_v, slot, false, v + (size_t)slot * l->d_v);
+        }
     }
     mem_free(bytes);
     return rc;

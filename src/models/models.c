@@ -112,10 +112,14 @@ static int kv_layers_check(const struct model *m, struct err *err)
     for (uint32_t i = 0; i < m->hp.layers; i++) {
         const struct kv_layer_spec *l = &m->kv_layers[i];
         char name[KV_NAME_MAX];
-        if (l->policy != KV_RECURRENT &&
-            !device_backend(m->device)->kv_format_supported(m->device, l->k_format, l->v_format, l->d_k, l->d_v)) {
-            return err_set(err, ERR_UNSUPPORTED, "layer %u: KV format %s cannot hold heads of %u elements", i,
-                           kv_formats_name(l->k_format, l->v_format, name), l->d_k);
+        struct kv_layer shape = kv_layer_shape(l);
+        if (l->policy != KV_RECURRENT && l->latent && l->k_format != l->v_format) {
+            return err_set(err, ERR_UNSUPPORTED, "layer %u: KV format %s: keys and values are one vector here and have one format", i,
+                           kv_formats_name(l->k_format, l->v_format, name));
+        }
+        if (l->policy != KV_RECURRENT && !device_backend(m->device)->kv_format_supported(m->device, &shape)) {
+            return err_set(err, ERR_UNSUPPORTED, "layer %u: KV format %s cannot hold heads of %u elements%s", i,
+                           kv_formats_name(l->k_format, l->v_format, name), l->d_k, l->latent ? " that are keys and values in one" : "");
         }
     }
     return 0;

@@ -38,6 +38,7 @@ struct device_reserve {
     uint32_t logit_rows_max, vocab_max;
     uint32_t state_dim_max;  /* widest d_k or d_v of a delta net; 0: none */
     uint32_t experts_max, slots_max, expert_cols_max; /* experts a layer has, slots of a row, widest input of one; 0: none */
+    uint32_t latent_dim_max; /* widest d_v of latent layers; 0: none */
 };
 
 enum weight_use { WEIGHT_LINEAR = 1, WEIGHT_EMBED = 2 };
@@ -62,7 +63,7 @@ struct backend {
     int (*weight_prepare)(struct device *d, const struct weight_src *src, unsigned use, struct weight **out, struct err *err);
     void (*weight_free)(struct device *d, struct weight *w);
 
-    bool (*kv_format_supported)(const struct device *d, enum kv_format k, enum kv_format v, uint32_t d_k, uint32_t d_v);
+    bool (*kv_format_supported)(const struct device *d, const struct kv_layer *l); /* its formats, dims and latent; no pages yet */
 
     /* Events count up: record enqueues a mark and gives its number (and hands all enqueued work to the device); wait blocks the
      * host until the queue passed it, and returns the first failure of the ops before it. */

@@ -17,17 +17,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { TURN_MAX = 128 };
-
 /* ---- turns ---- */
-
-static uint32_t turn_run(uint32_t d)
-{
-    uint32_t n = TURN_MAX;
-    while (d % n != 0)
-        n /= 2;
-    return n;
-}
 
 static void hadamard(float *x, uint32_t n)
 {
@@ -49,26 +39,23 @@ static void signs(float *x, uint32_t d)
         x[e] = sign_bits[e / 32] >> (e % 32) & 1 ? -x[e] : x[e];
 }
 
-static void hadamards(float *x, uint32_t d)
+static void hadamards(const struct kv_shape *s, float *x, uint32_t d)
 {
-    uint32_t n = turn_run(d);
-    for (uint32_t i = 0; i < d; i += n)
-        hadamard(x + i, n);
+    for (uint32_t i = 0; s->run != 0 && i < d; i += s->run)
+        hadamard(x + i, s->run);
 }
 
-void kv_turn(enum kv_turn t, float *x, uint32_t d)
+void kv_turn(const struct kv_shape *s, float *x, uint32_t d)
 {
-    if (t == KV_TURN_SIGNS)
+    if (s->turn == KV_TURN_SIGNS)
         signs(x, d);
-    if (t != KV_TURN_NONE)
-        hadamards(x, d);
+    hadamards(s, x, d);
 }
 
-void kv_turn_back(enum kv_turn t, float *x, uint32_t d)
+void kv_turn_back(const struct kv_shape *s, float *x, uint32_t d)
 {
-    if (t != KV_TURN_NONE)
-        hadamards(x, d);
-    if (t == KV_TURN_SIGNS)
+    hadamards(s, x, d);
+    if (s->turn == KV_TURN_SIGNS)
         signs(x, d);
 }
 
@@ -269,7 +256,7 @@ void kv_store(unsigned char *plane, enum kv_format f, uint32_t d, uint32_t slot,
     }
     for (uint32_t e = 0; e < d; e++)
         turned[e] = x[e];
-    kv_turn(s.turn, turned, d);
+    kv_turn(&s, turned, d);
     for (uint32_t e = 0; e < d; e++)
         turned[e] = turned[e] == turned[e] ? keep(turned[e], -FLT_MAX, FLT_MAX) : 0;
     for (uint32_t i = 0; i < s.groups; i++) {
@@ -314,5 +301,5 @@ void kv_load(const unsigned char *plane, enum kv_format f, uint32_t d, uint32_t 
         float minimum = s.minima_at ? load_float(plane + s.minima_at, KV_F16, at) : 0;
         x[e] = fmaf((float)code_value(&s, table, codes[e]), scale, minimum);
     }
-    kv_turn_back(s.turn, x, d);
+    kv_turn_back(&s, x, d);
 }

@@ -7,7 +7,7 @@
 
 #include "tensor/tensor.h"
 
-enum { KV_HEAD_MAX = 512 }; /* elements of a head */
+enum { KV_HEAD_MAX = 640 }; /* elements of a head */
 
 /* value = FLOAT: the number;  SIGNED: scale (code - 2^(bits - 1) or two's complement at 8 bits);  AFFINE: scale code + minimum;
  * BOOK: scale book[code], the book being a Lloyd-Max quantiser of N(0,1) in integers */
@@ -19,6 +19,7 @@ enum kv_turn { KV_TURN_NONE, KV_TURN_HADAMARD, KV_TURN_SIGNS };
 struct kv_shape {
     enum kv_code code;
     enum kv_turn turn;
+    uint32_t run;         /* elements a Hadamard turn mixes; 0: not turned */
     uint32_t bits;
     uint32_t group;       /* elements per scale; FLOAT: d */
     uint32_t groups;      /* d / group */
@@ -27,11 +28,15 @@ struct kv_shape {
     uint32_t plane_bytes; /* 0: the format cannot hold d */
 };
 struct kv_shape kv_shape_of(enum kv_format f, uint32_t d);
+/* The first d_v elements of K's d_k as V (latent layers): groups, turn and run are K's; plane_bytes only says whether they fit: 0 when
+ * a group or a run of K does not end at d_v.  A scale for all of K's head is one for all of V's. */
+struct kv_shape kv_shape_latent(enum kv_format f, uint32_t d_k, uint32_t d_v);
 /* Value of each code of 4 and 3 bits as an integer (scale apart). */
 const int8_t *kv_code_table(enum kv_format f);
 
-void kv_turn(enum kv_turn t, float *x, uint32_t d);
-void kv_turn_back(enum kv_turn t, float *x, uint32_t d);
+/* x[d], d a multiple of the shape's run. */
+void kv_turn(const struct kv_shape *s, float *x, uint32_t d);
+void kv_turn_back(const struct kv_shape *s, float *x, uint32_t d);
 
 /* x[d] into a plane's slot (0 .. KV_PAGE - 1), turned first; and what a slot holds, turned back. */
 void kv_store(unsigned char *plane, enum kv_format f, uint32_t d, uint32_t slot, bool key, const float *x);

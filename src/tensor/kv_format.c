@@ -38,6 +38,16 @@ static uint32_t group_of(uint32_t asked, uint32_t d)
     return 0;
 }
 
+/* A Hadamard turn mixes runs of the largest power of two <= TURN_MAX that divides d. */
+enum { TURN_MAX = 128 };
+static uint32_t run_of(enum kv_turn turn, uint32_t d)
+{
+    uint32_t n = TURN_MAX;
+    while (d % n != 0)
+        n /= 2;
+    return turn == KV_TURN_NONE ? 0 : n;
+}
+
 struct kv_shape kv_shape_of(enum kv_format f, uint32_t d)
 {
     struct kv_shape s = {0};
@@ -45,6 +55,7 @@ struct kv_shape kv_shape_of(enum kv_format f, uint32_t d)
         return s;
     s.code = formats[f].code;
     s.turn = formats[f].turn;
+    s.run = run_of(s.turn, d);
     s.bits = formats[f].bits;
     uint32_t codes = KV_PAGE * d / 8 * s.bits;
     if (s.code == KV_CODE_FLOAT) {
@@ -67,6 +78,30 @@ struct kv_shape kv_shape_of(enum kv_format f, uint32_t d)
 uint32_t kv_format_k_bytes(enum kv_format f, uint32_t d)
 {
     return f == KV_V4 || f == KV_V3 ? 0 : kv_shape_of(f, d).plane_bytes;
+}
+
+struct kv_shape kv_shape_latent(enum kv_format f, uint32_t d_k, uint32_t d_v)
+{
+    struct kv_shape s = kv_shape_of(f, d_k);
+    bool whole = s.groups == 1; /* one scale, or none */
+    uint32_t unit = s.code == KV_CODE_FLOAT ? 8 : 32;
+    if (kv_format_k_bytes(f, d_k) == 0 || d_v == 0 || d_v > d_k || d_v % unit != 0 || (!whole && d_v % s.group != 0) ||
+        (s.run != 0 && d_v % s.run != 0)) {
+        s.plane_bytes = 0;
+        return s;
+    }
+    s.group = whole ? d_v : s.group;
+    s.groups = d_v / s.group;
+    return s;
+}
+
+uint32_t kv_layer_head_bytes(const struct kv_layer *l)
+{
+    uint32_t k = kv_format_k_bytes(l->k_format, l->d_k), v = kv_format_v_bytes(l->v_format, l->d_v);
+    if (l->latent) {
+        return l->v_format == l->k_format && kv_shape_latent(l->k_format, l->d_k, l->d_v).plane_bytes != 0 ? k : 0;
+    }
+    return k != 0 && v != 0 ? k + v : 0;
 }
 
 uint32_t kv_format_v_bytes(enum kv_format f, uint32_t d)

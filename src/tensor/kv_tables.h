@@ -15,7 +15,8 @@ static const float book3_borders[7] = {-103.0f, -62.0f, -29.5f, 0.0f, 29.5f, 62.
 static const float book3_unit = 59.0163589f;
 
 /* element e is negated when bit e % 32 of word e / 32 is set */
-static const uint32_t sign_bits[16] = {0x05fbf281u, 0x3aaabaecu, 0xc2b3f16du, 0x56d1212eu, 0xbc826c2fu, 0x411a25eau, 0x5c61e6cbu, 0xf362f94eu,
-    0xe7654088u, 0x11e3873cu, 0x36d65e2du, 0x0ae49f19u, 0x63ae3869u, 0xe746aed4u, 0x0ded4d0cu, 0x361833bbu};
+static const uint32_t sign_bits[24] = {0x05fbf281u, 0x3aaabaecu, 0xc2b3f16du, 0x56d1212eu, 0xbc826c2fu, 0x411a25eau, 0x5c61e6cbu, 0xf362f94eu,
+    0xe7654088u, 0x11e3873cu, 0x36d65e2du, 0x0ae49f19u, 0x63ae3869u, 0xe746aed4u, 0x0ded4d0cu, 0x361833bbu,
+    0x785524f7u, 0x5247b86fu, 0x0367eeeau, 0xd1e39dd1u, 0xa737e0a0u, 0xc4f55dc2u, 0x2b03c249u, 0x1b60acf6u};
 
 #endif

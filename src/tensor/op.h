@@ -36,6 +36,12 @@ struct op_linear {   /* y = alpha * (W x + bias)  or  y += alpha * (W x + bias) 
     float alpha;            /* 1 = exactly the product */
     bool add;
 };
+struct op_linear_heads { /* per head h: y_h = (W_h x_h, tail): W_h = rows [h out, (h + 1) out) of w, out = rows / n_heads */
+    const struct weight *w; /* [n_heads * out][in] */
+    uint32_t n_heads;
+    uint32_t tail;          /* elements behind the `in` first of each x_h that go unchanged behind y_h's `out` */
+    struct tensor x, y;     /* cols = n_heads * (in + tail), n_heads * (out + tail) */
+};
 struct op_norm {     /* per group g of `dim` columns: y = (x r) w, r = 1 / sqrt(mean(x^2) + eps); add: y += scale * that */
     struct tensor x, y;     /* cols = groups * dim; y may be x when add is false */
     uint32_t dim;
@@ -51,14 +57,14 @@ struct op_rope_table { /* table[r][i] = cos, sin of f32(pos) * inv_freq[i], time
     float mscale;
     struct tensor table;    /* [rows][2 n]: cos x n, then sin x n */
 };
-struct op_rope {     /* in place, every head of a row; elements past 2 n are left alone */
+struct op_rope {     /* in place, every head of a row: elements [first, first + 2 n); the others are left alone */
     struct tensor x;        /* cols = n_heads * head_dim */
-    uint32_t n_heads, head_dim;
+    uint32_t n_heads, head_dim, first;
     struct tensor table;
     enum rope_pairing pairing;
 };
 struct op_kv_write { /* encode and store rows' K and V at their positions */
-    struct tensor k, v;     /* [rows][n_kv_heads * d] */
+    struct tensor k, v;     /* [rows][n_kv_heads * d]; v has no rows for a latent layer */
     const struct kv_layer *layer;
     const struct kv_span *spans;
     uint32_t span_count;
@@ -209,6 +215,7 @@ struct op_attn_prepare { /* q, k: optional per-head norm, then rope; k, v stored
     REQUIRED(copy)                      \
     REQUIRED(embed)                     \
     REQUIRED(linear)                    \
+    REQUIRED(linear_heads)              \
     REQUIRED(norm)                      \
     REQUIRED(rope_table)                \
     REQUIRED(rope)                      \

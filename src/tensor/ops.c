@@ -63,13 +63,13 @@ static int need_layer(const char *op, const struct kv_layer *l, struct err *err)
 {
     TRY(need_pointer(op, "layer", l, err));
     TRY(need_pointer(op, "page table of the layer", l->pages, err));
-    uint32_t k = kv_format_k_bytes(l->k_format, l->d_k), v = kv_format_v_bytes(l->v_format, l->d_v);
-    if (!k || !v)
-        return err_set(err, ERR_INTERNAL, "op %s: K %s of %u or V %s of %u elements cannot be held", op, kv_format_name(l->k_format),
-                       l->d_k, kv_format_name(l->v_format), l->d_v);
-    if (l->head_bytes != k + v || l->offset % 64 != 0 || l->n_kv_heads == 0)
+    uint32_t bytes = kv_layer_head_bytes(l);
+    if (!bytes)
+        return err_set(err, ERR_INTERNAL, "op %s: K %s of %u or V %s of %u elements cannot be held%s", op, kv_format_name(l->k_format),
+                       l->d_k, kv_format_name(l->v_format), l->d_v, l->latent ? " as one" : "");
+    if (l->head_bytes != bytes || l->offset % 64 != 0 || l->n_kv_heads == 0)
         return err_set(err, ERR_INTERNAL, "op %s: %u bytes a head at offset %zu, expected %u and a multiple of 64; %u heads", op,
-                       l->head_bytes, l->offset, k + v, l->n_kv_heads);
+                       l->head_bytes, l->offset, bytes, l->n_kv_heads);
     return 0;
 }
 
@@ -131,6 +131,18 @@ int op_linear(struct device *d, const struct op_linear *op, struct err *err)
     return op->x.rows ? ENQUEUE(linear) : 0;
 }
 
+int op_linear_heads(struct device *d, const struct op_linear_heads *op, struct err *err)
+{
+    TRY(need_pointer("linear_heads", "w", op->w, err));
+    const struct weight_head *w = weight_info(op->w);
+    NEED("linear_heads", op->n_heads && w->rows % op->n_heads == 0 && !w->n_experts, "%u rows of '%s' for %u heads", w->rows, w->name, op->n_heads);
+    uint32_t out = w->rows / op->n_heads;
+    TRY(need_tensor("linear_heads", "x", &op->x, op->x.rows, op->n_heads * (w->cols + op->tail), err));
+    TRY(need_tensor("linear_heads", "y", &op->y, op->x.rows, op->n_heads * (out + op->tail), err));
+    NEED("linear_heads", op->x.data != op->y.data, "y is its own input");
+    return op->x.rows ? ENQUEUE(linear_heads) : 0;
+}
+
 int op_norm(struct device *d, const struct op_norm *op, struct err *err)
 {
     TRY(need_tensor("norm", "x", &op->x, op->x.rows, op->x.cols, err));
@@ -151,28 +163,30 @@ int op_rope_table(struct device *d, const struct op_rope_table *op, struct err *
     return ENQUEUE(rope_table);
 }
 
-static int rope_check(const char *op, const struct tensor *x, uint32_t n_heads, uint32_t head_dim, const struct tensor *table,
-                      struct err *err)
+static int rope_check(const char *op, const struct tensor *x, uint32_t n_heads, uint32_t head_dim, uint32_t first,
+                      const struct tensor *table, struct err *err)
 {
-    if (n_heads == 0 || head_dim == 0)
-        return err_set(err, ERR_INTERNAL, "op %s: %u heads of %u", op, n_heads, head_dim);
+    if (n_heads == 0 || head_dim == 0 || first >= head_dim)
+        return err_set(err, ERR_INTERNAL, "op %s: %u heads of %u, turned from %u on", op, n_heads, head_dim, first);
     TRY(need_tensor(op, "x", x, x->rows, n_heads * head_dim, err));
     TRY(need_tensor(op, "table", table, x->rows, table->cols, err));
-    if (table->cols % 2 != 0 || table->cols > head_dim)
-        return err_set(err, ERR_INTERNAL, "op %s: a table of %u columns for heads of %u", op, table->cols, head_dim);
+    if (table->cols % 2 != 0 || table->cols > head_dim - first)
+        return err_set(err, ERR_INTERNAL, "op %s: a table of %u columns for heads of %u", op, table->cols, head_dim - first);
     return 0;
 }
 
 int op_rope(struct device *d, const struct op_rope *op, struct err *err)
 {
-    TRY(rope_check("rope", &op->x, op->n_heads, op->head_dim, &op->table, err));
+    TRY(rope_check("rope", &op->x, op->n_heads, op->head_dim, op->first, &op->table, err));
     return op->x.rows ? ENQUEUE(rope) : 0;
 }
 
 static int kv_rows_check(const char *op, const struct tensor *k, const struct tensor *v, const struct kv_layer *l, struct err *err)
 {
     TRY(need_tensor(op, "k", k, k->rows, l->n_kv_heads * l->d_k, err));
-    return need_tensor(op, "v", v, k->rows, l->n_kv_heads * l->d_v, err);
+    if (!l->latent)
+        return need_tensor(op, "v", v, k->rows, l->n_kv_heads * l->d_v, err);
+    return v->rows ? err_set(err, ERR_INTERNAL, "op %s: v of %u rows for a layer whose V is part of K", op, v->rows) : 0;
 }
 
 int op_kv_write(struct device *d, const struct op_kv_write *op, struct err *err)
@@ -440,7 +454,7 @@ int op_attn_prepare(struct device *d, const struct op_attn_prepare *op, struct e
     NEED("attn_prepare", op->k.rows == op->q.rows, "%u rows of K, %u of Q", op->k.rows, op->q.rows);
     TRY(kv_rows_check("attn_prepare", &op->k, &op->v, l, err));
     if (op->table.rows)
-        TRY(rope_check("attn_prepare", &op->q, op->n_heads, op->head_dim, &op->table, err));
+        TRY(rope_check("attn_prepare", &op->q, op->n_heads, op->head_dim, 0, &op->table, err));
     TRY(need_spans("attn_prepare", op->spans, op->span_count, op->tables, err));
     if (op->q.rows == 0)
         return 0;

@@ -80,9 +80,10 @@ enum kv_format {
 struct kv_layer {
     enum kv_format k_format, v_format;
     uint32_t n_kv_heads, d_k, d_v;
-    uint32_t head_bytes;           /* of one kv head: K plane + V plane, multiple of 64 */
+    uint32_t head_bytes;           /* of one kv head: K plane + V plane (latent: K plane), multiple of 64 */
     unsigned char *const *pages;   /* [page id] -> the chunk with this layer (device-visible table); NULL = not allocated */
     size_t offset;                 /* of the layer's part in that chunk, multiple of 64 */
+    bool latent;                   /* V is the first d_v elements of K: no V plane, v_format is k_format */
 };
 
 /* One span's rows and its sequence's page table: device-visible plain data.  Position p lies in page tables[table_first + p / KV_PAGE]. */
@@ -92,6 +93,8 @@ struct kv_span {
     uint32_t table_first;          /* index into the step's table array */
 };
 
+/* What head_bytes must be, by formats, dims and latent; 0 when the formats cannot hold the dims. */
+uint32_t kv_layer_head_bytes(const struct kv_layer *l);
 /* Bytes of one kv head's planes; V starts right behind K. */
 uint32_t kv_format_k_bytes(enum kv_format f, uint32_t d); /* whole page, one head; 0 when the format cannot hold d */
 uint32_t kv_format_v_bytes(enum kv_format f, uint32_t d);

@@ -121,12 +121,12 @@ struct pages {
 
 /* Room for `sequences` sequences of `positions`; page ids shuffled. */
 static inline struct pages pages_new(struct bench *b, enum kv_format kf, enum kv_format vf, uint32_t heads, uint32_t d_k, uint32_t d_v,
-                                     uint32_t sequences, uint32_t positions)
+                                     bool latent, uint32_t sequences, uint32_t positions)
 {
     struct pages p = {.page_count = sequences * ((positions + KV_PAGE - 1) / KV_PAGE)};
-    uint32_t head_bytes = kv_format_k_bytes(kf, d_k) + kv_format_v_bytes(vf, d_v);
-    p.layer = (struct kv_layer){kf, vf, heads, d_k, d_v, head_bytes, NULL, 128};
-    p.page_bytes = 128 + (size_t)heads * head_bytes;
+    p.layer = (struct kv_layer){.k_format = kf, .v_format = vf, .n_kv_heads = heads, .d_k = d_k, .d_v = d_v, .offset = 128, .latent = latent};
+    p.layer.head_bytes = kv_layer_head_bytes(&p.layer);
+    p.page_bytes = 128 + (size_t)heads * p.layer.head_bytes;
     p.page_bytes = (p.page_bytes + 63) / 64 * 64;
     unsigned char *memory = bench_new(b, p.page_bytes * p.page_count);
     memset(memory, 0xff, p.page_bytes * p.page_count);
@@ -148,7 +148,9 @@ static inline struct pages pages_new(struct bench *b, enum kv_format kf, enum kv
 static inline void pages_fill(struct bench *b, struct pages *p, uint32_t table_first, uint32_t n)
 {
     struct err err = {0};
-    struct tensor k = bench_tensor(b, n, p->layer.n_kv_heads * p->layer.d_k, 1), v = bench_tensor(b, n, p->layer.n_kv_heads * p->layer.d_v, 1);
+    struct tensor k = bench_tensor(b, n, p->layer.n_kv_heads * p->layer.d_k, 1), v = {0};
+    if (!p->layer.latent)
+        v = bench_tensor(b, n, p->layer.n_kv_heads * p->layer.d_v, 1);
     struct kv_span span = {0, n, 0, table_first};
     struct op_kv_write op = {.k = k, .v = v, .layer = &p->layer, .spans = &span, .span_count = 1, .tables = p->tables};
     must(op_kv_write(b->d, &op, &err), &err);
@@ -165,6 +167,7 @@ struct row_case {
     float a, c;
     enum kv_format k, v;
     uint32_t heads, kv_heads, d_k, d_v, window;
+    bool latent;
     int variant;
     bool sinks;
 };
@@ -207,7 +210,8 @@ static inline void case_rope(struct bench *b, struct outcome *out, const struct 
 {
     struct err err = {0};
     struct tensor table = case_table(b, c->rows, c->n, c->a), x = bench_tensor(b, c->rows, c->m * c->cols, 1);
-    struct op_rope op = {.x = x, .n_heads = c->m, .head_dim = c->cols, .table = table, .pairing = (enum rope_pairing)c->variant};
+    struct op_rope op = {.x = x, .n_heads = c->m, .head_dim = c->cols, .first = c->window, .table = table,
+                         .pairing = (enum rope_pairing)c->variant};
     must(op_rope(b->d, &op, &err), &err);
     bench_wait(b);
     keep_tensor(out, &table);
@@ -271,10 +275,12 @@ static inline void case_store(struct bench *b, struct outcome *out, const struct
 {
     struct err err = {0};
     uint32_t positions = 3 * KV_PAGE, rows = c->rows;
-    struct pages p = pages_new(b, c->k, c->v, c->kv_heads, c->d_k, c->d_v, 2, positions);
+    struct pages p = pages_new(b, c->k, c->v, c->kv_heads, c->d_k, c->d_v, c->latent, 2, positions);
     uint32_t first = rows / 3;
     struct kv_span spans[2] = {{0, first, 0, 0}, {first, rows - first, 17, 3}};
-    struct tensor k = bench_tensor(b, rows, c->kv_heads * c->d_k, c->a), v = bench_tensor(b, rows, c->kv_heads * c->d_v, c->a);
+    struct tensor k = bench_tensor(b, rows, c->kv_heads * c->d_k, c->a), v = {0};
+    if (!c->latent)
+        v = bench_tensor(b, rows, c->kv_heads * c->d_v, c->a);
     uint32_t from = first ? 0 : 1;
     if (c->variant == 0) {
         struct op_kv_write op = {.k = k, .v = v, .layer = &p.layer, .spans = spans + from, .span_count = 2 - from, .tables = p.tables};
@@ -306,7 +312,7 @@ static inline void case_quantise(struct tensor *q, enum kv_format f, uint32_t d)
     for (uint32_t r = 0; s.code != KV_CODE_FLOAT && r < q->rows; r++)
         for (uint32_t h = 0; h < q->cols / d; h++) {
             float *x = (float *)q->data + (size_t)r * q->stride + (size_t)h * d;
-            kv_turn(s.turn, x, d);
+            kv_turn(&s, x, d);
             for (uint32_t b = 0; b < d; b += 32) {
                 float most = 0;
                 for (uint32_t e = b; e < b + 32; e++)
@@ -314,7 +320,7 @@ static inline void case_quantise(struct tensor *q, enum kv_format f, uint32_t d)
                 for (uint32_t e = b; e < b + 32; e++)
                     x[e] = most < 1e-30f ? 0 : nearbyintf(x[e] * (32767 / most)) * (most / 32767);
             }
-            kv_turn_back(s.turn, x, d);
+            kv_turn_back(&s, x, d);
         }
 }
 
@@ -323,7 +329,7 @@ static inline void case_quantise(struct tensor *q, enum kv_format f, uint32_t d)
 static inline void case_attention(struct bench *b, struct outcome *out, const struct row_case *c)
 {
     struct err err = {0};
-    struct pages p = pages_new(b, c->k, c->v, c->kv_heads, c->d_k, c->d_v, 2, c->n);
+    struct pages p = pages_new(b, c->k, c->v, c->kv_heads, c->d_k, c->d_v, c->latent, 2, c->n);
     uint32_t per = (c->n + KV_PAGE - 1) / KV_PAGE, other = c->m ? c->m : 1, count = 0, cut = c->variant == 1 ? 1 : c->variant == 2 ? 7 : c->rows;
     pages_fill(b, &p, 0, c->n);
     pages_fill(b, &p, per, other);
@@ -556,6 +562,7 @@ static inline size_t row_cases(struct row_case *cases)
     for (int pairing = 0; pairing < 2; pairing++) {
         CASE("rope", 1e-6, case_rope, .rows = 5, .cols = 64, .n = 32, .m = 3, .a = 1, .variant = pairing)
         CASE("rope partial", 1e-6, case_rope, .rows = 2, .cols = 80, .n = 10, .m = 1, .a = 1.19f, .variant = pairing)
+        CASE("rope behind", 1e-6, case_rope, .rows = 3, .cols = 96, .n = 16, .m = 3, .a = 1, .window = 64, .variant = pairing)
         CASE("rope odd", 1e-6, case_rope, .rows = 1, .cols = 14, .n = 7, .m = 2, .a = 1, .variant = pairing)
     }
     static const uint32_t head_dims[] = {8, 16, 24, 32, 64, 80, 96, 128, 256, 512};
@@ -577,6 +584,23 @@ static inline size_t row_cases(struct row_case *cases)
                 CASE("attention rows", ATTENTION, case_attention, .rows = 35, .n = 270, .m = 1, .heads = 4, .kv_heads = 1, .d_k = d, .d_v = d_v,
                      .k = (enum kv_format)k, .v = (enum kv_format)v, .a = scale, .variant = (k + v) % 3, .window = v == 1 ? 70 : 0)
             }
+    static const struct {
+        uint32_t d_k, d_v, heads, kv_heads;
+    } latents[] = {{576, 512, 40, 1}, {96, 64, 4, 1}, {40, 24, 6, 2}, {160, 128, 3, 1}, {128, 64, 20, 1}, {64, 64, 2, 1}};
+    for (size_t i = 0; i < sizeof latents / sizeof *latents; i++)
+        for (int f = 0; f < KV_V4; f++) {
+            uint32_t d = latents[i].d_k, d_v = latents[i].d_v;
+            if (!kv_shape_latent((enum kv_format)f, d, d_v).plane_bytes)
+                continue;
+            CASE("kv_write latent", 0, case_store, .rows = 40, .kv_heads = latents[i].kv_heads, .d_k = d, .d_v = d_v, .k = (enum kv_format)f,
+                 .v = (enum kv_format)f, .a = 1, .latent = true)
+            CASE("attention latent decode", ATTENTION, case_attention, .rows = 1, .n = 300, .m = 33, .heads = latents[i].heads,
+                 .kv_heads = latents[i].kv_heads, .d_k = d, .d_v = d_v, .k = (enum kv_format)f, .v = (enum kv_format)f,
+                 .a = 1 / sqrtf((float)d), .latent = true)
+            CASE("attention latent rows", ATTENTION, case_attention, .rows = 35, .n = 270, .m = 1, .heads = latents[i].heads / 2,
+                 .kv_heads = latents[i].kv_heads > 1 ? 3 : 1, .d_k = d, .d_v = d_v, .k = (enum kv_format)f, .v = (enum kv_format)f,
+                 .a = 1 / sqrtf((float)d), .variant = f % 3, .window = f == 1 ? 70 : 0, .latent = true)
+        }
     static const uint32_t lengths[] = {1, 2, 31, 32, 33, 64, 255, 256, 257, 511, 513, 1500};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
         for (int v = 0; v < 3; v++) {
@@ -614,8 +638,9 @@ static inline size_t row_cases(struct row_case *cases)
 /* What every case stays within. */
 static inline struct device_reserve row_cases_reserve(void)
 {
-    return (struct device_reserve){.rows_max = 128, .cols_max = 4096, .heads_max = 64, .head_dim_max = 512, .context_max = 8192,
-                                   .logit_rows_max = 16, .vocab_max = 40000, .state_dim_max = 128, .experts_max = 512, .slots_max = 8, .expert_cols_max = 1024};
+    return (struct device_reserve){.rows_max = 128, .cols_max = 4096, .heads_max = 64, .head_dim_max = 576, .context_max = 8192,
+                                   .logit_rows_max = 16, .vocab_max = 40000, .state_dim_max = 128, .experts_max = 512, .slots_max = 8, .expert_cols_max = 1024,
+                                   .latent_dim_max = 512};
 }
 
 static inline void row_case_run(struct bench *b, const struct row_case *c, size_t index, struct outcome *out)

@@ -2,6 +2,8 @@
  * holds a value that is a hash of the ids up to it, so a wrong page, a missed copy or a stale pointer is a wrong value. */
 #include "kv_world.h"
 
+#include "tensor/kv_codec.h"
+
 /* Run rows: extend, write, commit some of them, sometimes rewind what was refused. */
 static void act_run(struct world *w, struct mirror *m)
 {
@@ -179,6 +181,46 @@ static void test_fork_shares(void **state)
     world_close(&w);
 }
 
+/* A latent layer takes the bytes of K alone, and what is read back as V is the beginning of K. */
+static void test_latent_once(void **state)
+{
+    (void)state;
+    enum { D_K = 96, D_V = 64 };
+    static struct world w;
+    struct err err = {0};
+    struct kv_stats st;
+    w = (struct world){.layers = {layer_latent(D_K, D_V, KV_A8G32)}, .layer_count = 1};
+    world_open(&w, 4ull * KV_SLAB);
+    kv_stats(w.kv, &st);
+    uint32_t page_bytes = kv_format_k_bytes(KV_A8G32, D_K), ids[40] = {0};
+    assert_in_range(st.bytes_per_position, page_bytes / KV_PAGE, page_bytes / KV_PAGE + page_bytes / KV_PAGE / 50 + 1);
+    struct kv_seq **s = &w.m[0].s;
+    assert_int_equal(kv_seq_new(w.kv, s, &err), 0);
+    assert_int_equal(kv_extend(w.kv, *s, 40, &err), 0);
+    assert_int_equal(kv_commit(w.kv, *s, ids, 40, &err), 0);
+    const struct kv_layer *l = kv_layer_view(w.kv, 0);
+    assert_true(l->latent);
+    assert_int_equal(l->head_bytes, page_bytes);
+    uint32_t table[4];
+    kv_table_copy(*s, 0, table);
+    float x[D_K], k[KV_PAGE * D_K], v[KV_PAGE * D_V], back[D_K];
+    unsigned char *plane = l->pages[table[1]] + l->offset;
+    memset(plane, 0, page_bytes);
+    for (int e = 0; e < D_K; e++) {
+        x[e] = (float)(e * e % 37) - 11;
+    }
+    kv_store(plane, KV_A8G32, D_K, 5, true, x);
+    kv_load(plane, KV_A8G32, D_K, 5, true, back);
+    assert_int_equal(kv_read_page(w.kv, *s, 0, 0, 1, k, v, &err), 0);
+    assert_memory_equal(k + 5 * D_K, back, sizeof back);
+    assert_memory_equal(v + 5 * D_V, back, D_V * sizeof *back);
+    struct kv_config cfg = {.layers = w.layers, .layer_count = 1, .context_max = CONTEXT, .rows_max = ROWS};
+    assert_int_equal(kv_plan_bytes(&cfg, 33), KV_SLAB);
+    w.layers[0].v_format = KV_A8G64;
+    assert_true(kv_plan_bytes(&cfg, 33) == UINT64_MAX); /* one vector, one format */
+    world_close(&w);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -245,7 +287,7 @@ static void test_open_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_budget),
-                                       cmocka_unit_test(test_fork_shares), cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_fork_shares), cmocka_unit_test(test_latent_once), cmocka_unit_test(test_refusals),
                                        cmocka_unit_test(test_open_faults)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-enum { SEQS = 12, CONTEXT = 700, ROWS = 96, SHAPES = 5 };
+enum { SEQS = 12, CONTEXT = 700, ROWS = 96, SHAPES = 6 };
 
 /* ---- a device that runs everything at once ---- */
 
@@ -85,7 +85,15 @@ static inline int fake_event_wait(struct device *d, uint64_t event, struct err *
     return 0;
 }
 
+static inline int fake_buffer_read(struct device *d, void *dst, const void *src, size_t n, struct err *err)
+{
+    (void)d, (void)err;
+    memcpy(dst, src, n);
+    return 0;
+}
+
 static const struct backend fake = {.name = "fake", .buffer_new = fake_buffer_new, .buffer_free = fake_buffer_free,
+                                    .buffer_read = fake_buffer_read,
                                     .copy_in = fake_copy_in, .copy = fake_copy, .event_record = fake_event_record,
                                     .event_wait = fake_event_wait};
 
@@ -252,6 +260,11 @@ static inline struct kv_layer_spec layer_full(uint32_t heads, uint32_t d, enum k
     return (struct kv_layer_spec){.policy = KV_FULL, .n_kv_heads = heads, .d_k = d, .d_v = d, .k_format = f, .v_format = f};
 }
 
+static inline struct kv_layer_spec layer_latent(uint32_t d_k, uint32_t d_v, enum kv_format f)
+{
+    return (struct kv_layer_spec){.policy = KV_FULL, .n_kv_heads = 1, .d_k = d_k, .d_v = d_v, .k_format = f, .v_format = f, .latent = 1};
+}
+
 static inline struct kv_layer_spec layer_window(uint32_t heads, uint32_t d, uint32_t window)
 {
     return (struct kv_layer_spec){.policy = KV_WINDOW, .window = window, .n_kv_heads = heads, .d_k = d, .d_v = d,
@@ -291,6 +304,12 @@ static inline void world_shape(struct world *w, int shape)
         w->layer_count = 2;
         w->recurrent = true;
         w->slack = 40;
+    } else if (shape == 5) { /* latent layers, alone in their group or beside others */
+        struct kv_layer_spec l[] = {layer_latent(576, 512, KV_F16), layer_latent(576, 512, KV_Q8), layer_latent(96, 64, KV_F32),
+                                    layer_window(1, 64, 40), layer_latent(96, 64, KV_F32)};
+        memcpy(w->layers, l, sizeof l);
+        w->layer_count = 5;
+        w->layers[4].shares = 3;
     } else { /* windows shorter and longer than pages, a window of 1 */
         struct kv_layer_spec l[] = {layer_window(1, 32, 1), layer_window(4, 128, 100), layer_full(16, 128, KV_F32),
                                     layer_window(1, 32, 1)};

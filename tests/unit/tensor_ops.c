@@ -68,7 +68,8 @@ static void test_compositions(void **state)
     assert_int_equal(op_norm_gated(&d, &ng, &err), 0);
     assert_string_equal(d.seen, "norm linear linear gated ");
     unsigned char *page = (unsigned char *)memory;
-    struct kv_layer layer = {KV_F16, KV_Q8, 1, 32, 32, kv_format_k_bytes(KV_F16, 32) + kv_format_v_bytes(KV_Q8, 32), &page, 0};
+    struct kv_layer layer = {.k_format = KV_F16, .v_format = KV_Q8, .n_kv_heads = 1, .d_k = 32, .d_v = 32, .pages = &page};
+    layer.head_bytes = kv_format_k_bytes(KV_F16, 32) + kv_format_v_bytes(KV_Q8, 32);
     struct kv_span span = {0, 2, 0, 0};
     struct op_attn_prepare ap = {.q = tensor(2, 64), .k = tensor(2, 32), .v = tensor(2, 32), .n_heads = 2, .head_dim = 32, .q_norm = memory,
                                  .k_norm = memory, .table = tensor(2, 32), .layer = &layer, .spans = &span, .span_count = 1, .tables = words};
@@ -114,13 +115,28 @@ static void test_shapes_refused(void **state)
     struct op_sample_rows sample = {.logits = tensor(1, 4), .vocab = 5};
     REFUSED(op_sample_rows(&d, &sample, &err), "5 ids of 4");
     unsigned char *page = (unsigned char *)memory;
-    struct kv_layer layer = {KV_Q8, KV_F16, 2, 48, 48, 64, &page, 0};
+    struct kv_layer layer = {.k_format = KV_Q8, .v_format = KV_F16, .n_kv_heads = 2, .d_k = 48, .d_v = 48, .head_bytes = 64, .pages = &page};
     struct op_attention attention = {.q = tensor(1, 96), .y = other(1, 96), .n_heads = 2, .layer = &layer, .tables = words, .scale = 1};
     REFUSED(op_attention(&d, &attention, &err), "K q8 of 48");
     layer.k_format = KV_F16;
     REFUSED(op_attention(&d, &attention, &err), "64 bytes a head");
     layer.head_bytes = 2 * kv_format_k_bytes(KV_F16, 48), attention.n_heads = 3;
     REFUSED(op_attention(&d, &attention, &err), "3 heads over 2");
+    layer.latent = true;
+    REFUSED(op_attention(&d, &attention, &err), "bytes a head");
+    layer.d_v = 40, layer.n_kv_heads = 1, layer.head_bytes = kv_format_k_bytes(KV_F16, 48);
+    struct op_kv_write write = {.k = tensor(1, 48), .v = other(1, 40), .layer = &layer, .tables = words};
+    REFUSED(op_kv_write(&d, &write, &err), "v of 1 rows");
+    layer.v_format = KV_BF16;
+    REFUSED(op_kv_write(&d, &write, &err), "as one");
+    struct op_linear_heads heads = {.w = weight(0), .n_heads = 3, .x = tensor(2, 48), .y = other(2, 8)};
+    REFUSED(op_linear_heads(&d, &heads, &err), "8 rows of 'up' for 3 heads");
+    heads.n_heads = 4, heads.tail = 2;
+    REFUSED(op_linear_heads(&d, &heads, &err), "x is [2][48], expected [2][72]");
+    heads.x = tensor(2, 72), heads.y = other(2, 12);
+    REFUSED(op_linear_heads(&d, &heads, &err), "y is [2][12], expected [2][16]");
+    rope.table = tensor(2, 10), rope.first = 24;
+    REFUSED(op_rope(&d, &rope, &err), "10 columns for heads of 8");
 }
 
 static void test_nothing_to_do(void **state)
@@ -146,9 +162,10 @@ static void test_kv_formats(void **state)
     assert_int_equal(kv_format_k_bytes(KV_Q8, 64), 32 * 64 + 32 * 2 * 2);
     assert_int_equal(kv_format_k_bytes(KV_Q8, 80), 0);
     assert_int_equal(kv_format_k_bytes(KV_BF16, 12), 0);
-    assert_int_equal(kv_format_k_bytes(KV_F16, 520), 0);
+    assert_int_equal(kv_format_k_bytes(KV_F16, 576), 32 * 576 * 2);
+    assert_int_equal(kv_format_k_bytes(KV_F16, 648), 0);
     for (int f = 0; f < KV_FORMAT_COUNT; f++)
-        for (uint32_t d = 0; d <= 600; d++) {
+        for (uint32_t d = 0; d <= 700; d++) {
             assert_int_equal(kv_format_k_bytes((enum kv_format)f, d) % 64, 0);
             assert_int_equal(kv_format_v_bytes((enum kv_format)f, d) % 64, 0);
         }
@@ -175,6 +192,31 @@ static void test_kv_groups(void **state)
     assert_int_equal(kv_format_k_bytes(KV_V4, 128), 0); /* values only */
 }
 
+/* V as the beginning of K: where K's groups and turns end at it, and not elsewhere. */
+static void test_kv_latent(void **state)
+{
+    (void)state;
+    static const struct {
+        enum kv_format f;
+        uint32_t d_k, d_v, group; /* 0: refused */
+    } cases[] = {{KV_F16, 576, 512, 512},   {KV_F32, 40, 24, 24},     {KV_Q8, 576, 512, 32},   {KV_A8G64, 576, 512, 64}, {KV_A8G128, 576, 512, 64},
+                 {KV_A4G128, 640, 512, 128}, {KV_A4G128, 640, 576, 0}, {KV_Q4H, 576, 512, 32},  {KV_Q4H, 96, 64, 32},     {KV_Q4H, 640, 512, 32},
+                 {KV_Q4H, 640, 576, 0},      {KV_TQ4, 576, 512, 512},  {KV_TQ3, 576, 480, 0},   {KV_V4, 576, 512, 0},     {KV_F16, 64, 72, 0},
+                 {KV_Q8, 40, 32, 0},         {KV_BF16, 48, 20, 0},     {KV_TQ4, 64, 64, 64}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct kv_shape s = kv_shape_latent(cases[i].f, cases[i].d_k, cases[i].d_v);
+        struct kv_layer l = {.k_format = cases[i].f, .v_format = cases[i].f, .d_k = cases[i].d_k, .d_v = cases[i].d_v, .latent = true};
+        assert_int_equal(s.plane_bytes == 0, cases[i].group == 0);
+        assert_int_equal(kv_layer_head_bytes(&l), cases[i].group ? kv_format_k_bytes(cases[i].f, cases[i].d_k) : 0);
+        if (cases[i].group) {
+            assert_int_equal(s.group, cases[i].group);
+            assert_int_equal(s.group * s.groups, cases[i].d_v);
+        }
+        l.v_format = KV_A8G32;
+        assert_int_equal(kv_layer_head_bytes(&l), 0);
+    }
+}
+
 static void test_kv_names(void **state)
 {
     (void)state;
@@ -197,6 +239,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_compositions), cmocka_unit_test(test_shapes_refused),
                                        cmocka_unit_test(test_nothing_to_do), cmocka_unit_test(test_kv_formats),
-                                       cmocka_unit_test(test_kv_groups), cmocka_unit_test(test_kv_names)};
+                                       cmocka_unit_test(test_kv_groups), cmocka_unit_test(test_kv_latent), cmocka_unit_test(test_kv_names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
