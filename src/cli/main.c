@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 const struct verb cli_verbs[] = {
 #define CLI_VERB_ROW(name, args, least, most, groups, help) {#name, args, least, most, groups, help, cli_##name},
@@ -59,6 +60,15 @@ static void on_log(int level, const char *text, void *ctx)
     fprintf(stderr, "rhapsode: %s%s\n", level == 0 ? "error: " : level == 1 ? "warning: " : "", text);
 }
 
+/* Only a mapped file raises it: its checked size is no longer true.  There is nothing left to compute with. */
+static void on_bus_error(int sig)
+{
+    static const char text[] = "rhapsode: error: a model file was cut short by another program while it was read\n";
+    (void)sig;
+    ssize_t n = write(STDERR_FILENO, text, sizeof text - 1);
+    _exit(n > 0 ? 1 : 3);
+}
+
 static int usage(const char *verb, const char *text)
 {
     fprintf(stderr, "rhapsode%s%s: %s\n", verb ? " " : "", verb ? verb : "", text);
@@ -86,6 +96,7 @@ int main(int argc, char **argv)
         return help_verb(verb), 0;
     find_store(&o);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGBUS, on_bus_error);
     rh_log_set(on_log, NULL, o.verbose ? 3 : 1);
     int status = verb->run(&o);
     if (fflush(stdout) || ferror(stdout)) {
