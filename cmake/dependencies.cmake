@@ -8,6 +8,22 @@ pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(CURL REQUIRED libcurl)
 pkg_check_modules(EDIT REQUIRED IMPORTED_TARGET libedit)
 
+pkg_check_modules(UV REQUIRED IMPORTED_TARGET libuv)
+
+# llhttp: a package of its own, or (Debian 12) its C source beside Node's; strict, or old versions let smuggled requests through.
+pkg_check_modules(LLHTTP QUIET IMPORTED_TARGET libllhttp)
+if(LLHTTP_FOUND)
+  add_library(rh_llhttp INTERFACE)
+  target_link_libraries(rh_llhttp INTERFACE PkgConfig::LLHTTP)
+elseif(EXISTS /usr/share/llhttp/llhttp.c)
+  add_library(rh_llhttp STATIC /usr/share/llhttp/api.c /usr/share/llhttp/http.c /usr/share/llhttp/llhttp.c)
+  target_include_directories(rh_llhttp SYSTEM PUBLIC /usr/share/include/llhttp)
+  target_compile_definitions(rh_llhttp PUBLIC LLHTTP_STRICT_MODE=1)
+  target_compile_options(rh_llhttp PRIVATE -w)
+else()
+  message(FATAL_ERROR "llhttp is missing: run ./try or ./check once, or scripts/setup build")
+endif()
+
 pkg_check_modules(YYJSON QUIET IMPORTED_TARGET yyjson)
 if(YYJSON_FOUND)
   add_library(rh_yyjson INTERFACE)

@@ -72,6 +72,8 @@ int rh_model_info_json(struct rh_model *m, uint32_t context, char **out, struct 
 
 struct rh_ids { uint32_t *ids; size_t n; };  /* free with rh_free(ids) */
 int rh_tokenize(struct rh_model *m, struct rh_text text, bool no_bos, bool no_parse_special, struct rh_ids *out, struct rh_error *err);
+/* The bytes of one id in mid-text (special tokens: their text), for whoever shows tokens one by one; free with rh_free. */
+int rh_token_bytes(struct rh_model *m, uint32_t id, char **out, size_t *out_n, struct rh_error *err);
 int rh_detokenize(struct rh_model *m, const uint32_t *ids, size_t n, char **out, size_t *out_n, struct rh_error *err);
 /* Text of one id with errors in it escaped, for listings; free with rh_free. */
 int rh_token_text(struct rh_model *m, uint32_t id, char **out, size_t *out_n, struct rh_error *err);
@@ -88,6 +90,8 @@ struct rh_rendered {
 };
 int rh_render(struct rh_model *m, const struct rh_chat *chat, struct rh_rendered *out, struct rh_error *err);
 void rh_rendered_free(struct rh_rendered *r);
+/* The ids a request with this chat gets (users' text never becomes special tokens). */
+int rh_chat_tokenize(struct rh_model *m, const struct rh_chat *chat, struct rh_ids *out, struct rh_error *err);
 
 /* Names of the output formats in order, NULL past the last; and the one that "auto" means for this model. */
 const char *rh_output_format_name(size_t i);
@@ -138,6 +142,10 @@ struct rh_request_options {
     const char *output;             /* how the answer is read (docs/output.md): "none" = all of it is TEXT; "auto" = as the chat template
                                      * says; or a format's name.  NULL = "auto" for a chat, "none" for raw text and ids */
     bool no_calls;                  /* tool calls stay text.  They do in a chat without tools, too */
+    /* Called on the library's threads whenever rh_poll may have something new, and more often: it must neither block nor call the library.
+     * It is not called any more once rh_request_free has returned.  Who gives one polls with timeout_ms 0. */
+    void (*notify)(void *ctx);
+    void *notify_ctx;
 };
 /* Copies what it needs.  Preparation (template, tokenizing) happens on worker threads: its errors arrive as an event. */
 int rh_submit(struct rh_model *m, const struct rh_request_options *opt, struct rh_request **out, struct rh_error *err);
@@ -146,6 +154,7 @@ void rh_request_free(struct rh_request *r);   /* cancels first if still running 
 
 enum rh_event_kind {
     RH_EVENT_PROMPT,         /* ids known: prompt_ids valid; before any text */
+    RH_EVENT_START,          /* admitted: usage.prompt_tokens, usage.cached_tokens and cache valid; after PROMPT, before any text */
     RH_EVENT_TEXT,           /* bytes (whole UTF-8 scalars, or raw bytes that can never complete), maybe empty */
     RH_EVENT_REASONING,      /* text that is not the answer yet */
     RH_EVENT_CALL_BEGIN,     /* call, call_id, call_name valid */
@@ -190,13 +199,30 @@ struct rh_event { /* pointers are valid until the next rh_poll of the request */
     enum rh_finish finish;                   /* DONE */
     const char *stop_string;                 /* DONE by a stop string, else NULL */
     uint32_t call_count;                     /* DONE: calls begun */
-    struct rh_usage usage; struct rh_timings timings; uint64_t seed; /* DONE */
+    struct rh_usage usage;                   /* START, DONE */
+    struct rh_timings timings; uint64_t seed; /* DONE */
     struct rh_speculation speculation;       /* DONE */
-    struct rh_cache cache;                   /* DONE */
+    struct rh_cache cache;                   /* START, DONE */
     struct rh_error error;                   /* DONE with RH_FINISH_ERROR */
 };
 /* Next event: 1 and *out filled; 0 on time-out; RH_ERR_END after the last DONE.  timeout_ms < 0 waits, 0 returns at once. */
 int rh_poll(struct rh_request *r, struct rh_event *out, int timeout_ms);
+/* How far the prompt is read: positions done, of so many (0 while the ids are not known yet).  The polling thread. */
+void rh_request_progress(struct rh_request *r, uint32_t *done, uint32_t *total);
+
+/* ---- what a model is doing: any thread, as of its engine's last step ---- */
+
+enum { RH_MISS_COUNT = 8 };
+struct rh_stats {
+    uint32_t positions_max;        /* longest prompt and answer: the context, or what the state budget holds */
+    uint32_t waiting, running;     /* choices */
+    uint64_t steps, rows, preempted;
+    uint64_t state_total_bytes, state_free_bytes, state_live_bytes, state_cached_bytes, state_peak_bytes;
+    uint64_t prompt_tokens, cached_tokens; /* of prompts that were admitted */
+    uint64_t misses[RH_MISS_COUNT];        /* prompts, by why no more of them was known... */
+    const char *miss_names[RH_MISS_COUNT]; /* ...as in rh_cache.reason; "none": all was */
+};
+void rh_stats(struct rh_model *m, struct rh_stats *out);
 
 /* ---- measure ---- */
 

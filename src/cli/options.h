@@ -19,8 +19,8 @@
 enum option_group { /* which verbs take an option; CONFIG groups may stand in the configuration file */
     G_ALL = 1 << 0, G_HOST = 1 << 1, G_MODEL = 1 << 2, G_INPUT = 1 << 3, G_REQUEST = 1 << 4, G_SAMPLE = 1 << 5, G_JSON = 1 << 6,
     G_IDS = 1 << 7, G_SCORE = 1 << 8, G_TOKENIZE = 1 << 9, G_RENDER = 1 << 10, G_TOOLS = 1 << 11, G_BENCH = 1 << 12, G_RUN = 1 << 13,
-    G_PULL = 1 << 14, G_STORE = 1 << 15, G_KVCHECK = 1 << 16,
-    G_CONFIG = G_ALL | G_HOST | G_MODEL | G_REQUEST | G_SAMPLE | G_RUN | G_PULL
+    G_PULL = 1 << 14, G_STORE = 1 << 15, G_KVCHECK = 1 << 16, G_SERVE = 1 << 17,
+    G_CONFIG = G_ALL | G_HOST | G_MODEL | G_REQUEST | G_SAMPLE | G_RUN | G_PULL | G_SERVE
 };
 
 enum option_type { OPTION_FLAG, OPTION_U32, OPTION_I64, OPTION_U64, OPTION_F32, OPTION_SIZE, OPTION_STR, OPTION_LIST_T };

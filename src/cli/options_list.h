@@ -92,6 +92,31 @@
     X(SHA256, STR, sha256, "sha256", 0, "", G_STORE, 0, 0, "HEX", "refuse the file unless this is its SHA-256")                           \
     /* chat in the terminal */                                                                                                            \
     X(SYSTEM, STR, system, "system", 0, "", G_RUN, 0, 0, "TEXT", "system message of the chat")                                            \
+    /* serve */                                                                                                                         \
+    X(MODEL, STR, model, "model", 0, "", G_SERVE, 0, 0, "MODEL", "the model, when none stands on the command line")                       \
+    X(MODEL_ID, STR, model_id, "model-id", 0, "alias", G_SERVE, 0, 0, "NAME", "the model's name in the APIs; default: MODEL's last part")  \
+    X(HOST, STR, host, "host", 0, "", G_SERVE, 0, 0, "ADDRESS", "address to listen on; default 127.0.0.1; empty: none")                    \
+    X(PORT, U32, port, "port", 0, "", G_SERVE, 0, 65535, "N", "TCP port; default 8080; 0: a free one, printed")                           \
+    X(UNIX, STR, unix_path, "unix", 0, "", G_SERVE, 0, 0, "PATH", "also listen on this unix socket (its owner's only)")                    \
+    X(TLS_CERT, STR, tls_cert, "tls-cert", 0, "", G_SERVE, 0, 0, "FILE", "TLS certificate chain (PEM)")                                   \
+    X(TLS_KEY, STR, tls_key, "tls-key", 0, "", G_SERVE, 0, 0, "FILE", "TLS private key (PEM)")                                            \
+    X(API_KEY_FILE, STR, api_key_file, "api-key-file", 0, "", G_SERVE, 0, 0, "FILE",                                                      \
+      "keys, one a line: [NAME] KEY [admin]; also $RHAPSODE_API_KEY, an administrator's")                                                 \
+    X(NO_KEY, FLAG, no_key, "no-key", 0, "", G_SERVE, 0, 0, "", "listen beyond this machine without a key")                               \
+    X(ALLOW_HOST, LIST, allow_host, "allow-host", 0, "", G_SERVE, 0, 0, "NAME", "a name of this server that Host may say; * for any (repeatable)") \
+    X(ALLOW_ORIGIN, LIST, allow_origin, "allow-origin", 0, "cors", G_SERVE, 0, 0, "ORIGIN",                                               \
+      "web pages that may ask this server (CORS); * for any (repeatable)")                                                                \
+    X(STRICT, FLAG, strict, "strict", 0, "", G_SERVE, 0, 0, "", "refuse requests with unknown fields")                                    \
+    X(QUEUE, U32, queue, "queue", 0, "", G_SERVE, 1, 65536, "N", "generations at a time, waiting ones included; default 1024")            \
+    X(CONNECTIONS_MAX, U32, connections_max, "connections-max", 0, "", G_SERVE, 1, 1000000, "N", "open connections; default 4096")        \
+    X(BODY_MAX, SIZE, body_max, "body-max", 0, "", G_SERVE, 1, 4e9, "BYTES", "largest request body; default 32M")                         \
+    X(HEADER_S, U32, header_s, "header-timeout", 0, "", G_SERVE, 1, 3600, "S", "a request's head must be whole within; default 10")       \
+    X(IDLE_S, U32, idle_s, "idle-timeout", 0, "", G_SERVE, 1, 86400, "S", "a connection without a request is closed after; default 75")   \
+    X(WRITE_S, U32, write_s, "write-timeout", 0, "", G_SERVE, 1, 86400, "S", "a client that takes no byte is cut off after; default 30")  \
+    X(HEARTBEAT_S, U32, heartbeat_s, "heartbeat", 0, "", G_SERVE, 1, 3600, "S", "a silent stream sends a comment after; default 10")      \
+    X(DRAIN_S, U32, drain_s, "drain", 0, "", G_SERVE, 1, 86400, "S", "after SIGTERM, answers may take so long to end; default 30")        \
+    X(LOG_REQUESTS, FLAG, log_requests, "log-requests", 0, "", G_SERVE, 0, 0, "", "a JSON line on standard error for each request")      \
+    X(LOG_PROMPTS, FLAG, log_prompts, "log-prompts", 0, "", G_SERVE, 0, 0, "", "and prompts in it")                                       \
     /* bench */                                                                                                                           \
     X(BENCH_PROMPT, U32, bench_prompt, "n-prompt", 'p', "", G_BENCH, 0, 10000000, "N", "prompt tokens; default 512, 0: none")             \
     X(BENCH_DECODE, U32, bench_decode, "n-gen", 'n', "", G_BENCH, 0, 10000000, "N", "decoded tokens; default 128, 0: none")               \

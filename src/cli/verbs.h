@@ -7,6 +7,7 @@
 #define CLI_VERBS(X)                                                                                                              \
     X(run, "MODEL [PROMPT]", 1, 2, G_HOST | G_MODEL | G_REQUEST | G_SAMPLE | G_RUN, "chat in the terminal, or answer once")         \
     X(generate, "MODEL", 1, 1, G_HOST | G_MODEL | G_INPUT | G_IDS | G_REQUEST | G_SAMPLE | G_JSON | G_TOOLS, "continue a prompt or a chat") \
+    X(serve, "[MODEL]", 0, 1, G_HOST | G_MODEL | G_SAMPLE | G_SERVE, "answer OpenAI's and Anthropic's APIs over HTTP")             \
     X(score, "MODEL", 1, 1, G_HOST | G_MODEL | G_IDS | G_SCORE | G_JSON, "log-probabilities and perplexity of given text")        \
     X(tokenize, "MODEL", 1, 1, G_TOKENIZE | G_JSON, "standard input -> token ids")                                                \
     X(detokenize, "MODEL", 1, 1, G_IDS, "token ids -> bytes")                                                                     \

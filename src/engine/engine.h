@@ -138,6 +138,14 @@ bool engine_poll(struct engine_request *r, struct engine_event *out); /* consume
 uint32_t engine_request_seen(struct engine_request *r);
 void engine_request_wait(struct engine_request *r, uint32_t seen, int64_t timeout_ns);
 void engine_request_signal(struct engine_request *r); /* front: preparation failed or got further */
+/* Instead of waiting: fn is called on whichever thread signals, after each change.  It must neither block nor call the engine.  Set it before
+ * engine_submit; NULL takes it away, and once that has returned no call runs any more. */
+void engine_request_hook(struct engine_request *r, void (*fn)(void *ctx), void *ctx);
+/* The first choice has its state: how much of the prompt was known is in its outcome, cache and cached_count, for good. */
+bool engine_request_started(struct engine_request *r);
+bool engine_request_waiting(struct engine_request *r); /* engine_poll would give an event */
+/* Positions of the prompt whose state is there, for whoever shows progress. */
+uint32_t engine_request_progress(struct engine_request *r);
 
 /* Spans that were known before they were sampled: copies (echo) and what a constraint forces. */
 struct engine_fill {

@@ -56,7 +56,12 @@ struct engine_request {
     _Atomic uint32_t signal;    /* futex word of the consumer */
     _Atomic bool cancelled;     /* any thread sets it; the engine reads it once per step */
     _Atomic bool stalled;       /* the engine found the ring full and wants to know when it is not */
+    _Atomic bool started;       /* outcomes[0] has its cache figures */
+    _Atomic uint32_t progress;  /* positions of the first choice's prompt that are computed or known */
     struct engine *engine;      /* holds a reference */
+    pthread_mutex_t hook_mutex; /* the two fields below, and held during a call */
+    void (*hook)(void *ctx);
+    void *hook_ctx;
     /* the ring: one writer (engine), one reader (consumer) */
     _Atomic uint32_t head, tail; /* written / read so far */
     uint32_t ring_cap;          /* power of two */

@@ -153,6 +153,7 @@ int engine_request_new(struct engine *e, const struct engine_request_config *cfg
     if (!r)
         return rc ? rc : err_nomem(err, "request", sizeof *r);
     atomic_store(&r->refs, 1);
+    pthread_mutex_init(&r->hook_mutex, NULL);
     r->engine = e;
     atomic_fetch_add(&e->refs, 1);
     r->scoring = cfg->score != NULL;
@@ -210,6 +211,7 @@ void engine_request_release(struct engine_request *r)
     mem_free(r->allowed_ids);
     mem_free(r->stop_text);
     mem_free(r->boundaries);
+    pthread_mutex_destroy(&r->hook_mutex);
     if (atomic_fetch_sub(&r->engine->refs, 1) == 1)
         mem_free(r->engine);
     mem_free(r);
@@ -383,5 +385,34 @@ void engine_request_wait(struct engine_request *r, uint32_t seen, int64_t timeou
 void engine_request_signal(struct engine_request *r)
 {
     atomic_fetch_add(&r->signal, 1);
-    thread_futex_wake(&r->signal, INT_MAX);
+    pthread_mutex_lock(&r->hook_mutex);
+    bool hooked = r->hook != NULL;
+    if (hooked)
+        r->hook(r->hook_ctx);
+    pthread_mutex_unlock(&r->hook_mutex);
+    if (!hooked)
+        thread_futex_wake(&r->signal, INT_MAX);
+}
+
+void engine_request_hook(struct engine_request *r, void (*fn)(void *ctx), void *ctx)
+{
+    pthread_mutex_lock(&r->hook_mutex);
+    r->hook = fn;
+    r->hook_ctx = ctx;
+    pthread_mutex_unlock(&r->hook_mutex);
+}
+
+bool engine_request_started(struct engine_request *r)
+{
+    return atomic_load(&r->started);
+}
+
+bool engine_request_waiting(struct engine_request *r)
+{
+    return atomic_load(&r->head) != atomic_load(&r->tail) + r->lent;
+}
+
+uint32_t engine_request_progress(struct engine_request *r)
+{
+    return atomic_load(&r->progress);
 }

@@ -179,6 +179,8 @@ static void resolve_generated(struct engine *e, struct seq *s, const struct step
         seq_fail(e, s, &err);
         return;
     }
+    if (s->choice == 0 && s->generated == 0)
+        atomic_store(&s->request->progress, kv_seq_covered(s->kv));
     if (kv_seq_covered(s->kv) + 1 >= s->request->prompt_count)
         sched_queue_followers(e, s->request);
     if (end.over)

@@ -274,6 +274,11 @@ static void started(struct seq *s)
     if (s->admitted_before)
         return;
     o->admitted_ns = thread_now_ns();
+    if (s->choice)
+        return;
+    atomic_store(&s->request->progress, o->cached_count);
+    atomic_store(&s->request->started, true);
+    engine_request_signal(s->request);
 }
 
 static bool same_session(const struct engine_request *a, const struct engine_request *b)

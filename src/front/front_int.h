@@ -31,6 +31,8 @@ static inline struct str front_str(struct rh_text t)
     return (struct str){t.p, t.n};
 }
 
+extern const char *const front_miss_names[KV_MISS_COUNT]; /* lib_info.c */
+
 /* ---- texts.c: what a model's files say about text ---- */
 
 /* model lifetime; immutable after opening except where marked */

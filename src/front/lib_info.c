@@ -1,6 +1,36 @@
 /* front/lib_info.c - everything `info` prints, as JSON. */
 #include "front/front_int.h"
 
+const char *const front_miss_names[KV_MISS_COUNT] = {
+    [KV_MISS_NONE] = "none",         [KV_MISS_OFF] = "off",      [KV_MISS_EMPTY] = "empty",     [KV_MISS_KEY] = "other_key",
+    [KV_MISS_DIVERGED] = "diverged", [KV_MISS_END] = "new_text", [KV_MISS_EVICTED] = "evicted", [KV_MISS_STATE] = "no_state"};
+_Static_assert((int)RH_MISS_COUNT == (int)KV_MISS_COUNT, "one list of reasons");
+
+void rh_stats(struct rh_model *m, struct rh_stats *out)
+{
+    struct engine_stats s = {0};
+    *out = (struct rh_stats){0};
+    for (int i = 0; i < RH_MISS_COUNT; i++)
+        out->miss_names[i] = front_miss_names[i];
+    if (!m->engine)
+        return;
+    engine_stats(m->engine, &s);
+    out->positions_max = engine_positions_max(m->engine);
+    out->waiting = s.waiting;
+    out->running = s.running;
+    out->steps = s.steps;
+    out->rows = s.rows;
+    out->preempted = s.preempted;
+    out->state_total_bytes = s.kv.total_bytes;
+    out->state_free_bytes = s.kv.free_bytes + s.kv.open_bytes;
+    out->state_live_bytes = s.kv.live_bytes;
+    out->state_cached_bytes = s.kv.cached_bytes;
+    out->state_peak_bytes = s.state_peak_bytes;
+    out->prompt_tokens = s.cache.prompt_tokens;
+    out->cached_tokens = s.cache.cached_tokens;
+    memcpy(out->misses, s.cache.misses, sizeof out->misses);
+}
+
 static void put_key(struct buf *b, const char *key, const char *value)
 {
     buf_printf(b, "\"%s\":", key);
@@ -100,7 +130,6 @@ static double bits_per_position(const struct kv_config *kv)
 /* What is known of earlier prompts, and how much of prompts it saved since the model was opened. */
 static void put_cache(struct buf *b, const struct rh_model *m)
 {
-    static const char *const reasons[KV_MISS_COUNT] = {"none", "off", "empty", "other_key", "diverged", "new_text", "evicted", "no_state"};
     struct engine_stats s;
     engine_stats(m->engine, &s);
     buf_z(b, ",\"cache\":{");
@@ -112,7 +141,7 @@ static void put_cache(struct buf *b, const struct rh_model *m)
     buf_printf(b, ",\"pages\":%u,\"marks\":%u,\"sessions\":%u,\"reasons\":{", s.prefix.nodes, s.prefix.marks, s.prefix.sessions);
     for (int i = 0; i < KV_MISS_COUNT; i++) {
         buf_z(b, i ? "," : "");
-        put_u64(b, reasons[i], s.cache.misses[i]);
+        put_u64(b, front_miss_names[i], s.cache.misses[i]);
     }
     buf_z(b, "},\"evicted\":{");
     put_u64(b, "optional", s.prefix.spares_evicted), buf_char(b, ',');

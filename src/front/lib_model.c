@@ -321,6 +321,20 @@ int rh_detokenize(struct rh_model *m, const uint32_t *ids, size_t n, char **out,
     return give(&b, tokenizer_decode(m->texts.tokenizer, ids, n, false, &b), out, out_n, &err, rerr);
 }
 
+int rh_token_bytes(struct rh_model *m, uint32_t id, char **out, size_t *out_n, struct rh_error *rerr)
+{
+    struct err err = {0};
+    struct buf b = {0};
+    int rc = 0;
+    if (id >= m->texts.info.vocab_size)
+        return front_error(rerr, &err, err_set(&err, ERR_ARGUMENT, "id %u is outside the vocabulary of %u", id, m->texts.info.vocab_size));
+    if (tokenizer_is_special(m->texts.tokenizer, id))
+        buf_str(&b, tokenizer_piece(m->texts.tokenizer, id));
+    else
+        rc = tokenizer_id_bytes(m->texts.tokenizer, id, false, &b);
+    return give(&b, rc, out, out_n, &err, rerr);
+}
+
 int rh_token_text(struct rh_model *m, uint32_t id, char **out, size_t *out_n, struct rh_error *rerr)
 {
     struct err err = {0};
@@ -372,6 +386,22 @@ int rh_render(struct rh_model *m, const struct rh_chat *chat, struct rh_rendered
     if (rc)
         rh_rendered_free(out);
     return front_error(rerr, &err, rc);
+}
+
+int rh_chat_tokenize(struct rh_model *m, const struct rh_chat *chat, struct rh_ids *out, struct rh_error *rerr)
+{
+    struct err err = {0};
+    struct token_ids ids = {0};
+    struct prompt_trace trace = {0};
+    *out = (struct rh_ids){0};
+    int rc = history_encode(&m->history, &m->texts, chat, "", &ids, &trace, &err);
+    prompt_trace_free(&trace);
+    if (rc) {
+        token_ids_free(&ids);
+        return front_error(rerr, &err, rc);
+    }
+    *out = (struct rh_ids){ids.ids, ids.n};
+    return 0;
 }
 
 void rh_rendered_free(struct rh_rendered *r)

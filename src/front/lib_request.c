@@ -43,7 +43,7 @@ struct rh_request {
     _Atomic int state;          /* enum prepare_state; ids and err are complete once it is not WAITING */
     struct err err;
     /* consumer */
-    bool prompt_given;
+    bool prompt_given, start_given;
     uint32_t ended;             /* choices whose DONE was given */
     struct text_stream *streams; /* [n] */
     struct rh_top tops[SAMPLE_TOP_MAX];
@@ -271,6 +271,8 @@ static int make_engine_request(struct rh_request *r, const struct rh_request_opt
         c.max_tokens = o->max_tokens ? o->max_tokens : r->has_chat ? -1 : DEFAULT_MAX_TOKENS;
         rc = engine_request_new(m->engine, &c, &r->engine, err);
     }
+    if (rc == 0)
+        engine_request_hook(r->engine, o->notify, o->notify_ctx);
     mem_free(biases);
     mem_free(end_ids);
     return rc;
@@ -323,6 +325,8 @@ int rh_submit(struct rh_model *m, const struct rh_request_options *opt, struct r
             atomic_fetch_sub(&r->refs, 1);
     }
     if (rc) {
+        if (r->engine)
+            engine_request_hook(r->engine, NULL, NULL);
         request_unref(r);
         return front_error(rerr, &err, rc);
     }
@@ -340,6 +344,7 @@ void rh_request_free(struct rh_request *r)
 {
     if (!r)
         return;
+    engine_request_hook(r->engine, NULL, NULL);
     engine_request_cancel(r->engine);
     request_unref(r);
 }
@@ -371,13 +376,9 @@ static void fill_speculation(struct rh_speculation *to, const struct engine_outc
 
 static void fill_cache(const struct rh_request *r, const struct engine_outcome *o, struct rh_cache *out)
 {
-    static const char *const reasons[] = {
-        [KV_MISS_NONE] = NULL,            [KV_MISS_OFF] = "off",           [KV_MISS_EMPTY] = "empty",
-        [KV_MISS_KEY] = "other_key",      [KV_MISS_DIVERGED] = "diverged", [KV_MISS_END] = "new_text",
-        [KV_MISS_EVICTED] = "evicted",    [KV_MISS_STATE] = "no_state"};
     const struct kv_prefix_hit *hit = &o->cache;
     *out = (struct rh_cache){.cached_tokens = hit->positions, .known_tokens = hit->matched, .stored_id = hit->stored_id, .prompt_id = -1,
-                             .reason = o->admitted_ns ? reasons[hit->miss] : "off"};
+                             .reason = !o->admitted_ns ? "off" : hit->miss ? front_miss_names[hit->miss] : NULL};
     if (o->admitted_ns && hit->miss == KV_MISS_DIVERGED && hit->matched < r->ids.n)
         out->prompt_id = r->ids.ids[hit->matched];
     else
@@ -402,7 +403,7 @@ static void fill_done(struct rh_request *r, uint32_t choice, struct rh_event *ou
     int64_t prefill_end = o->first_ns ? o->first_ns : o->done_ns;
     *out = (struct rh_event){.kind = RH_EVENT_DONE, .choice = choice, .finish = names[o->finish], .seed = r->seed,
                              .stop_string = o->stop >= 0 ? r->stops[o->stop].p : NULL};
-    out->usage = (struct rh_usage){o->prompt_count, o->cached_count, o->completion_count, 0};
+    out->usage = (struct rh_usage){.prompt_tokens = o->prompt_count, .cached_tokens = o->cached_count, .completion_tokens = o->completion_count};
     fill_cache(r, o, &out->cache);
     if (o->finish != ENGINE_ERROR)
         remember(r, choice);
@@ -512,7 +513,15 @@ static int next_event(struct rh_request *r, struct rh_event *out) /* 0: nothing 
         fill_done(r, r->done_choice, out);
         return 1;
     }
-    if (!engine_poll(r->engine, &e))
+    bool waiting = engine_request_waiting(r->engine); /* asked first: what waits was put there after the start */
+    if (!r->start_given && engine_request_started(r->engine)) {
+        const struct engine_outcome *o = engine_request_outcome(r->engine, 0);
+        r->start_given = true;
+        *out = (struct rh_event){.kind = RH_EVENT_START, .usage = {.prompt_tokens = o->prompt_count, .cached_tokens = o->cached_count}};
+        fill_cache(r, o, &out->cache);
+        return 1;
+    }
+    if (!waiting || !engine_poll(r->engine, &e))
         return 0;
     return e.kind == ENGINE_TOKEN ? on_token(r, &e, out) : on_done(r, e.choice, out);
 }
@@ -532,4 +541,12 @@ int rh_poll(struct rh_request *r, struct rh_event *out, int timeout_ms)
             return 0;
         engine_request_wait(r->engine, seen, left);
     }
+}
+
+void rh_request_progress(struct rh_request *r, uint32_t *done, uint32_t *total)
+{
+    bool known = atomic_load(&r->state) == PREPARE_DONE;
+    *total = known ? (uint32_t)r->ids.n : 0;
+    *done = known ? engine_request_progress(r->engine) : 0;
+    *done = *done < *total ? *done : *total;
 }

@@ -1,0 +1,163 @@
+/* cli/serve.c - serve: options, keys and the environment -> struct server_config; the server does the rest. */
+#include "base/buf.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "cli/session.h"
+#include "cli/verbs.h"
+#include "server/server.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { KEYS_MAX = 4096, KEY_FILE_MAX = 1 << 20, PORT_DEFAULT = 8080 };
+
+struct keys { /* process lifetime: the texts are never freed before it ends */
+    struct server_key *list;
+    size_t n;
+    struct buf text;
+};
+
+static char *copy(struct str s)
+{
+    char *p = mem_alloc(s.n + 1);
+    if (s.n)
+        memcpy(p, s.p, s.n);
+    p[s.n] = 0;
+    return p;
+}
+
+static void add_key(struct keys *k, const char *name, const char *key, bool admin)
+{
+    if (!k->list)
+        k->list = mem_alloc(KEYS_MAX * sizeof *k->list);
+    if (k->n < KEYS_MAX)
+        k->list[k->n++] = (struct server_key){name, key, admin};
+}
+
+/* "[NAME] KEY [admin]" */
+static int key_line(struct keys *k, const char *path, int number, struct str line)
+{
+    struct str words[3] = {{0}}, word;
+    size_t n = 0;
+    line = str_trim(line);
+    if (line.n == 0 || line.p[0] == '#')
+        return 0;
+    while (str_split(&line, ' ', &word))
+        if (str_trim(word).n && n++ < 3)
+            words[n - 1] = str_trim(word);
+    bool admin = n > 1 && n <= 3 && str_is(words[n - 1], "admin");
+    n -= admin;
+    if (n < 1 || n > 2)
+        return session_usage("serve", "%s:%d: expected [NAME] KEY [admin]", path, number);
+    char name[32];
+    snprintf(name, sizeof name, "key%d", number);
+    add_key(k, n == 2 ? copy(words[0]) : copy(str_of(name)), copy(words[n - 1]), admin);
+    return 0;
+}
+
+static int read_keys(struct keys *k, const struct options *o)
+{
+    struct err err = {0};
+    const char *env = getenv("RHAPSODE_API_KEY");
+    int rc = 0, number = 0;
+    if (env && env[0])
+        add_key(k, "environment", env, true);
+    if (!o->api_key_file)
+        return 0;
+    if (file_read(&k->text, o->api_key_file, KEY_FILE_MAX, &err))
+        return session_usage("serve", "%s", err.text);
+    struct str rest = buf_view(&k->text), line;
+    while (rc == 0 && str_split(&rest, '\n', &line))
+        rc = key_line(k, o->api_key_file, ++number, line);
+    if (rc == 0 && k->n == 0)
+        return session_usage("serve", "%s: no key in it", o->api_key_file);
+    return rc;
+}
+
+/* The one complete model of the store, when no other is named. */
+static const char *only_model(const struct options *o)
+{
+    char *list = NULL;
+    struct err err = {0};
+    const char *found = NULL;
+    if (rh_store_list_json(o->store_dir, &list, NULL))
+        return NULL;
+    yyjson_doc *doc = json_parse(str_of(list), "store", &err);
+    yyjson_val *root = yyjson_doc_get_root(doc);
+    if (yyjson_arr_size(root) == 1)
+        found = copy(json_str(yyjson_obj_get(yyjson_arr_get_first(root), "name")));
+    json_free(doc);
+    rh_free(list);
+    return found;
+}
+
+static const char *last_part(const char *path)
+{
+    struct str s = str_of(path);
+    while (s.n > 1 && s.p[s.n - 1] == '/')
+        s.n--;
+    size_t at = s.n;
+    while (at && s.p[at - 1] != '/')
+        at--;
+    s = str_from(s, at);
+    if (str_ends(s, STR(".gguf")))
+        s.n -= 5;
+    return copy(s);
+}
+
+static void on_listening(void *ctx, const char *address)
+{
+    (void)ctx;
+    fprintf(stdout, "listening on %s\n", address);
+    fflush(stdout);
+}
+
+static int serve(struct session *s, const struct options *o, const struct keys *keys)
+{
+    struct rh_sampling sampling;
+    struct rh_bias *biases = NULL;
+    struct err err = {0};
+    const char *watchdog = getenv("WATCHDOG_USEC");
+    uint64_t watchdog_us = 0;
+    int rc = session_sampling(s, o, &sampling, &biases);
+    if (rc)
+        return rc;
+    if (watchdog)
+        str_to_u64(str_of(watchdog), &watchdog_us);
+    struct server_config cfg = {
+        .model = s->model, .model_id = o->model_id ? o->model_id : last_part(o->args[0]), .sampling = &sampling, .host = o->host,
+        .port = o->given[OPT_PORT] ? (uint16_t)o->port : PORT_DEFAULT, .unix_path = o->unix_path, .tls_cert = o->tls_cert, .tls_key = o->tls_key,
+        .keys = keys->list, .key_count = keys->n, .open_bind = o->no_key, .hosts = o->allow_host.items, .host_count = o->allow_host.n,
+        .origins = o->allow_origin.items, .origin_count = o->allow_origin.n, .strict = o->strict, .log_requests = o->log_requests,
+        .log_prompts = o->log_prompts, .body_bytes = o->body_max, .connections = o->connections_max, .idle_s = o->idle_s, .header_s = o->header_s,
+        .write_s = o->write_s, .queue = o->queue, .heartbeat_s = o->heartbeat_s, .drain_s = o->drain_s, .notify_socket = getenv("NOTIFY_SOCKET"),
+        .watchdog_us = watchdog_us, .listening = on_listening};
+    if (server_run(&cfg, &err)) {
+        fprintf(stderr, "rhapsode serve: %s\n", err.text);
+        rc = 1;
+    }
+    mem_free(biases);
+    return rc;
+}
+
+int cli_serve(struct options *o)
+{
+    struct session s = {0};
+    struct keys keys = {0};
+    const char *name = o->arg_count ? o->args[0] : o->model ? o->model : only_model(o);
+    int rc = read_keys(&keys, o);
+    if (rc == 0 && !name)
+        rc = session_usage("serve", "no model given, and the store does not hold exactly one (rhapsode ls)");
+    if (rc == 0) {
+        o->args = &name;
+        o->arg_count = 1;
+        rc = session_open(&s, "serve", o, false);
+    }
+    if (rc == 0)
+        rc = serve(&s, o, &keys);
+    session_close(&s);
+    buf_free(&keys.text);
+    mem_free(keys.list);
+    return rc;
+}

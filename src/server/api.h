@@ -1,0 +1,154 @@
+/* server/api.h - what the API files share: the server, errors, reading of JSON bodies, requests under way.
+ *
+ *     http -> routes.c: who may ask what -> api_*.c: JSON -> struct params -> gen.c: rh_submit ... events -> api_*.c: JSON -> http
+ *
+ * Thread: I/O thread, but for what is marked. */
+#ifndef RH_SERVER_API_H
+#define RH_SERVER_API_H
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/json.h"
+#include "rhapsode.h"
+#include "server/http.h"
+#include "server/metrics.h"
+#include "server/server.h"
+
+struct gen;
+
+/* process lifetime */
+struct server {
+    const struct server_config *cfg;
+    struct rh_model *model;
+    uv_loop_t loop;
+    uv_async_t wake;
+    uv_timer_t tick;
+    uv_signal_t signals[2];
+    struct http_server *http;
+    struct http_limits limits;
+    struct tls_context *tls;
+    _Atomic(struct gen *) ready;  /* gens with events, pushed by the library's threads */
+    struct gen *gens;             /* all */
+    uint32_t gen_count, job_count;
+    struct metrics metrics;
+    struct rh_sampling sampling;  /* defaults of requests */
+    uint32_t vocab, context;
+    char *info_json;              /* what `rhapsode info` says */
+    int64_t started_s;            /* wall clock */
+    uint16_t port;
+    bool draining;
+    uint64_t drain_since_ms;
+    uint64_t steps_seen, steps_since_ms; /* health: the engine's steps last moved then */
+    int notify_fd;
+    uint64_t notified_ms;
+};
+
+/* ---- errors ---- */
+
+enum api_shape { API_OPENAI, API_ANTHROPIC, API_OLLAMA };
+
+struct api_error {
+    int status;        /* HTTP; 0 = none */
+    const char *code;  /* "context_length_exceeded", or NULL */
+    char param[256];   /* JSON pointer to what is wrong, or "" */
+    char text[1024];
+    uint32_t retry_s;  /* 429, 503 */
+};
+/* Fills an empty *e; returns -1. */
+int api_fail(struct api_error *e, int status, const char *code, const char *param, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+int api_fail_rh(struct api_error *e, const struct rh_error *err); /* what the library said */
+void api_error_put(struct buf *out, enum api_shape shape, const struct api_error *e);
+void api_error_reply(struct server *s, struct http_conn *c, enum api_shape shape, const struct api_error *e);
+
+/* ---- one call of a route ---- */
+
+struct call {
+    struct server *s;
+    struct http_conn *conn;
+    const struct http_request *http;
+    enum api_shape shape;
+    const char *tail;           /* of a prefix route: what follows, decoded */
+    const struct server_key *key; /* NULL: none are configured */
+};
+void call_reply_json(const struct call *c, int status, struct str headers, const struct buf *body); /* a failed buffer becomes a 503 */
+
+/* ---- reading bodies ---- */
+
+enum field_kind { FIELD_BOOL, FIELD_F32, FIELD_U32, FIELD_I64, FIELD_CALL, FIELD_SILENT, FIELD_REFUSED };
+struct reader;
+struct field {
+    const char *name;
+    enum field_kind kind;
+    double low, high;
+    size_t offset; /* into struct params */
+    int (*read)(struct reader *r, yyjson_val *v, const char *pointer); /* FIELD_CALL */
+};
+
+/* What is asked of the model, whatever the API.  Everything lives in its arena or in the document, until rh_submit has copied it. */
+struct params {
+    struct arena arena;
+    struct rh_sampling sampling;
+    struct rh_request_options o;   /* completed by gen_start */
+    struct rh_chat chat;
+    struct buf messages;           /* chat.messages_json, as templates take it */
+    struct str model;              /* as asked */
+    bool stream, include_usage, logprobs, has_seed, ignore_eos, echo, return_ids, no_think, parallel_off;
+    uint32_t top_logprobs, n, min_tokens, best_of;
+    int64_t max_tokens;            /* 0: not said */
+    uint64_t seed;
+    yyjson_val *tools;
+    bool tools_off;                /* tool_choice none */
+    yyjson_val *variables;         /* chat_template_kwargs */
+    struct str effort, session, salt, reasoning_format;
+    struct rh_text *stops;
+    size_t stop_count;
+    uint32_t *stop_ids;
+    size_t stop_id_count;
+    bool truncate;                 /* truncation: auto */
+    bool progress;
+    void *own;                     /* the API's, in the arena */
+};
+
+struct reader {
+    struct server *s;
+    struct params *p;
+    struct api_error *err;
+    struct buf ignored;            /* names with commas */
+};
+/* Reads an object by its list of fields.  Unknown names are noted in r->ignored, or refused when the server is strict. */
+int fields_read(struct reader *r, yyjson_val *obj, const char *pointer, const struct field *list, size_t count);
+#define FIELDS_COUNT(list) (sizeof(list) / sizeof *(list))
+int field_type(struct reader *r, yyjson_val *v, const char *pointer, const char *expected); /* "expected X, got Y" */
+int read_stops(struct reader *r, yyjson_val *v, const char *pointer);
+int read_stop_ids(struct reader *r, yyjson_val *v, const char *pointer);
+int read_bias(struct reader *r, yyjson_val *v, const char *pointer);
+int read_seed(struct reader *r, yyjson_val *v, const char *pointer);
+int read_model(struct reader *r, yyjson_val *v, const char *pointer);
+int read_session(struct reader *r, yyjson_val *v, const char *pointer);
+int read_salt(struct reader *r, yyjson_val *v, const char *pointer);
+int read_propose(struct reader *r, yyjson_val *v, const char *pointer);
+int read_kv(struct reader *r, yyjson_val *v, const char *pointer);
+int read_variables(struct reader *r, yyjson_val *v, const char *pointer);
+int read_truncation(struct reader *r, yyjson_val *v, const char *pointer);
+int read_ids(struct reader *r, yyjson_val *v, const char *pointer, uint32_t **ids, size_t *n); /* into the arena */
+char *pointer_at(char out[256], const char *pointer, const char *key); /* pointer + "/" + key, cut when too long */
+char *pointer_index(char out[256], const char *pointer, size_t index);
+
+/* Parses the body into an object.  NULL: *e is filled. */
+yyjson_doc *body_parse(const struct call *c, struct api_error *e);
+void params_open(struct params *p, struct server *s);
+void params_close(struct params *p);
+
+/* chat_input.c: messages of OpenAI's shape -> p->messages; tools. */
+int chat_messages_read(struct reader *r, yyjson_val *v, const char *pointer);
+int chat_tools_read(struct reader *r, yyjson_val *v, const char *pointer);
+int chat_tool_choice_read(struct reader *r, yyjson_val *v, const char *pointer);
+/* p->chat from what was read; variables with effort and thinking among them. */
+int chat_finish(struct reader *r);
+
+/* ---- ids ---- */
+
+void api_id(char out[48], const char *prefix); /* prefix and 24 random characters */
+
+#endif

@@ -1,0 +1,125 @@
+/* server/api_models.c - what is served and how it fares: /v1/models, /health, /ready, /metrics, /stats, /v1/cancel. */
+#include "server/api_fields.h"
+#include "server/gen.h"
+#include "server/routes.h"
+
+enum { STALL_MS = 60000 };
+
+static void put_model(const struct server *s, struct buf *b)
+{
+    buf_z(b, "{\"id\":");
+    buf_json_str(b, str_of(s->cfg->model_id));
+    buf_printf(b, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"rhapsode\",\"max_model_len\":%u,\"root\":", (long long)s->started_s, s->context);
+    buf_json_str(b, str_of(s->cfg->model_id));
+    buf_z(b, ",\"parent\":null}");
+}
+
+static int reply(struct call *c, int status, struct buf *b)
+{
+    call_reply_json(c, status, (struct str){0}, b);
+    buf_free(b);
+    return 0;
+}
+
+int route_models(struct call *c, struct api_error *e)
+{
+    struct buf b = {0};
+    (void)e;
+    buf_z(&b, "{\"object\":\"list\",\"data\":[");
+    put_model(c->s, &b);
+    buf_z(&b, "]}");
+    return reply(c, 200, &b);
+}
+
+int route_model(struct call *c, struct api_error *e)
+{
+    struct buf b = {0};
+    if (strcmp(c->tail, c->s->cfg->model_id))
+        return api_fail(e, 404, "model_not_found", "", "model '%.200s' is not served here; '%.200s' is", c->tail, c->s->cfg->model_id);
+    put_model(c->s, &b);
+    return reply(c, 200, &b);
+}
+
+/* Work is there, and for a minute no step has ended. */
+bool server_healthy(const struct server *s)
+{
+    return uv_now(&s->loop) - s->steps_since_ms < STALL_MS;
+}
+
+int route_health(struct call *c, struct api_error *e)
+{
+    struct buf b = {0};
+    (void)e;
+    bool good = server_healthy(c->s);
+    buf_printf(&b, "{\"status\":\"%s\"}", good ? "ok" : "the engine stands still");
+    return reply(c, good ? 200 : 503, &b);
+}
+
+int route_ready(struct call *c, struct api_error *e)
+{
+    struct buf b = {0};
+    (void)e;
+    bool good = server_healthy(c->s) && !c->s->draining;
+    buf_printf(&b, "{\"status\":\"%s\"}", good ? "ready" : c->s->draining ? "draining" : "the engine stands still");
+    return reply(c, good ? 200 : 503, &b);
+}
+
+int route_metrics(struct call *c, struct api_error *e)
+{
+    struct buf b = {0};
+    metrics_put(c->s, &b);
+    if (b.failed) {
+        buf_free(&b);
+        return api_fail(e, 503, NULL, "", "out of memory");
+    }
+    http_reply(c->conn, 200, "text/plain; version=0.0.4; charset=utf-8", (struct str){0}, buf_view(&b));
+    buf_free(&b);
+    return 0;
+}
+
+int route_stats(struct call *c, struct api_error *e)
+{
+    const struct server *s = c->s;
+    const struct http_counts *h = http_counts(s->http);
+    struct rh_stats t;
+    struct buf b = {0};
+    (void)e;
+    rh_stats(s->model, &t);
+    buf_printf(&b, "{\"requests\":{\"under_way\":%u,\"waiting\":%u,\"running\":%u,\"rejected\":%llu},", s->gen_count, t.waiting, t.running,
+               (unsigned long long)s->metrics.rejected);
+    buf_printf(&b, "\"connections\":{\"open\":%u,\"accepted\":%llu,\"refused\":%llu,\"malformed\":%llu},", h->open, (unsigned long long)h->accepted,
+               (unsigned long long)h->refused, (unsigned long long)h->malformed);
+    buf_printf(&b, "\"engine\":{\"steps\":%llu,\"rows\":%llu,\"preempted\":%llu,\"positions_max\":%u},", (unsigned long long)t.steps,
+               (unsigned long long)t.rows, (unsigned long long)t.preempted, t.positions_max);
+    buf_printf(&b, "\"state\":{\"total_bytes\":%llu,\"free_bytes\":%llu,\"live_bytes\":%llu,\"cached_bytes\":%llu,\"peak_bytes\":%llu},",
+               (unsigned long long)t.state_total_bytes, (unsigned long long)t.state_free_bytes, (unsigned long long)t.state_live_bytes,
+               (unsigned long long)t.state_cached_bytes, (unsigned long long)t.state_peak_bytes);
+    buf_printf(&b, "\"cache\":{\"prompt_tokens\":%llu,\"cached_tokens\":%llu,\"reasons\":{", (unsigned long long)t.prompt_tokens,
+               (unsigned long long)t.cached_tokens);
+    for (int i = 0; i < RH_MISS_COUNT; i++)
+        buf_printf(&b, "%s\"%s\":%llu", i ? "," : "", t.miss_names[i], (unsigned long long)t.misses[i]);
+    buf_printf(&b, "}},\"model\":%s}", s->info_json ? s->info_json : "null");
+    return reply(c, 200, &b);
+}
+
+int route_cancel(struct call *c, struct api_error *e)
+{
+    yyjson_doc *doc = body_parse(c, e);
+    if (!doc)
+        return -1;
+    struct str id = json_str(yyjson_obj_get(yyjson_doc_get_root(doc), "id"));
+    struct gen *g = id.p ? gen_find(c->s, id) : NULL;
+    struct buf b = {0};
+    int rc = 0;
+    if (!id.p)
+        rc = api_fail(e, 400, "missing_required_parameter", "/id", "id is missing");
+    else if (!g || (c->key && !c->key->admin && (!g->key_name || strcmp(g->key_name, c->key->name))))
+        rc = api_fail(e, 404, "not_found", "/id", "no generation '%.*s' is under way", STR_ARG(id));
+    else {
+        gen_cancel(g);
+        buf_printf(&b, "{\"id\":\"%s\",\"cancelled\":true}", g->id);
+        rc = reply(c, 200, &b);
+    }
+    json_free(doc);
+    return rc;
+}

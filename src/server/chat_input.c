@@ -1,0 +1,284 @@
+/* server/chat_input.c - messages and tools of OpenAI's shape -> what templates take.
+ *
+ * Text parts become one string, "developer" becomes "system", arguments of earlier calls become objects (templates write them as JSON).
+ * What would change the answer and cannot be had (images, audio) is refused with a pointer to it. */
+#include "server/api.h"
+
+#include "base/mem.h"
+
+#include <stdlib.h>
+
+enum { TOOLS_MAX = 1024, TOOL_NAME_MAX = 256 };
+
+static int no_memory(struct reader *r)
+{
+    return api_fail(r->err, 503, NULL, "", "out of memory");
+}
+
+/* Any value as JSON text. */
+static int put_value(struct reader *r, struct buf *out, yyjson_val *v)
+{
+    size_t n = 0;
+    char *text = yyjson_val_write(v, 0, &n);
+    if (!text)
+        return no_memory(r);
+    buf_put(out, text, n);
+    free(text); /* yyjson's own block */
+    return 0;
+}
+
+static int put_part(struct reader *r, struct buf *text, yyjson_val *part, const char *pointer)
+{
+    char at[256];
+    struct str type = json_str(yyjson_obj_get(part, "type"));
+    if (!yyjson_is_obj(part))
+        return field_type(r, part, pointer, "an object");
+    if (!str_is(type, "text") && !str_is(type, "input_text") && !str_is(type, "output_text") && !str_is(type, "refusal"))
+        return api_fail(r->err, 400, "unsupported_content", pointer_at(at, pointer, "type"), "%s: content of type '%.*s' is not supported; expected text",
+                        at, STR_ARG(type));
+    yyjson_val *v = yyjson_obj_get(part, str_is(type, "refusal") ? "refusal" : "text");
+    if (!yyjson_is_str(v))
+        return field_type(r, v, pointer_at(at, pointer, "text"), "a string");
+    if (text->n)
+        buf_char(text, '\n');
+    buf_str(text, json_str(v));
+    return 0;
+}
+
+static int put_content(struct reader *r, struct buf *out, yyjson_val *v, const char *pointer)
+{
+    struct buf text = {0};
+    size_t i, n;
+    yyjson_val *part;
+    char at[256];
+    int rc = 0;
+    if (yyjson_is_str(v)) {
+        buf_json_str(out, json_str(v));
+        return 0;
+    }
+    if (v && !yyjson_is_null(v) && !yyjson_is_arr(v))
+        return field_type(r, v, pointer, "a string or an array of parts");
+    yyjson_arr_foreach(v, i, n, part)
+        if (rc == 0)
+            rc = put_part(r, &text, part, pointer_index(at, pointer, i));
+    if (rc == 0)
+        buf_json_str(out, buf_view(&text));
+    if (text.failed)
+        rc = no_memory(r);
+    buf_free(&text);
+    return rc;
+}
+
+/* A call's arguments: an object where they can be read as one, else the text they are. */
+static int put_arguments(struct reader *r, struct buf *out, yyjson_val *v)
+{
+    struct err err = {0};
+    yyjson_doc *doc = yyjson_is_str(v) ? json_parse(json_str(v), "arguments", &err) : NULL;
+    int rc = 0;
+    if (doc && yyjson_is_obj(yyjson_doc_get_root(doc)))
+        rc = put_value(r, out, yyjson_doc_get_root(doc));
+    else if (yyjson_is_str(v) && yyjson_get_len(v) == 0)
+        buf_z(out, "{}");
+    else
+        rc = put_value(r, out, v);
+    json_free(doc);
+    return rc;
+}
+
+static int put_calls(struct reader *r, struct buf *out, yyjson_val *v, const char *pointer)
+{
+    size_t i, n;
+    yyjson_val *call;
+    char at[256];
+    if (!yyjson_is_arr(v))
+        return field_type(r, v, pointer, "an array");
+    buf_z(out, ",\"tool_calls\":[");
+    yyjson_arr_foreach(v, i, n, call) {
+        yyjson_val *f = yyjson_obj_get(call, "function"), *name = yyjson_obj_get(f, "name"), *id = yyjson_obj_get(call, "id");
+        pointer_index(at, pointer, i);
+        if (!yyjson_is_str(name))
+            return api_fail(r->err, 400, "invalid_type", at, "%s: expected a function call with a name", at);
+        buf_z(out, i ? ",{\"type\":\"function\"," : "{\"type\":\"function\",");
+        if (yyjson_is_str(id)) {
+            buf_z(out, "\"id\":");
+            buf_json_str(out, json_str(id));
+            buf_char(out, ',');
+        }
+        buf_z(out, "\"function\":{\"name\":");
+        buf_json_str(out, json_str(name));
+        buf_z(out, ",\"arguments\":");
+        yyjson_val *args = yyjson_obj_get(f, "arguments");
+        if (args && put_arguments(r, out, args))
+            return -1;
+        buf_z(out, args ? "}}" : "{}}}");
+    }
+    buf_char(out, ']');
+    return 0;
+}
+
+static int put_string(struct reader *r, struct buf *out, yyjson_val *m, const char *name, const char *as, const char *pointer)
+{
+    char at[256];
+    yyjson_val *v = yyjson_obj_get(m, name);
+    if (!v || yyjson_is_null(v))
+        return 0;
+    if (!yyjson_is_str(v))
+        return field_type(r, v, pointer_at(at, pointer, name), "a string");
+    buf_printf(out, ",\"%s\":", as);
+    buf_json_str(out, json_str(v));
+    return 0;
+}
+
+static int put_message(struct reader *r, struct buf *out, yyjson_val *m, const char *pointer)
+{
+    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool", "function"};
+    struct str role = json_str(yyjson_obj_get(m, "role"));
+    size_t i = 0;
+    char at[256];
+    if (!yyjson_is_obj(m))
+        return field_type(r, m, pointer, "an object");
+    while (i < 6 && !str_is(role, roles[i]))
+        i++;
+    if (i == 6)
+        return api_fail(r->err, 400, "invalid_value", pointer_at(at, pointer, "role"),
+                        "%s: expected system, developer, user, assistant or tool, got '%.*s'", at, STR_ARG(role));
+    yyjson_val *content = yyjson_obj_get(m, "content"), *calls = yyjson_obj_get(m, "tool_calls");
+    if (!content && i != 3)
+        return api_fail(r->err, 400, "missing_required_parameter", pointer_at(at, pointer, "content"), "%s is missing", at);
+    if (yyjson_is_obj(yyjson_obj_get(m, "function_call")) || yyjson_is_obj(yyjson_obj_get(m, "audio")))
+        return api_fail(r->err, 400, "unsupported_parameter", pointer, "%s: function_call and audio are not supported", pointer);
+    buf_printf(out, "{\"role\":\"%s\",\"content\":", i == 1 ? "system" : i == 5 ? "tool" : roles[i]);
+    if (put_content(r, out, content, pointer_at(at, pointer, "content")))
+        return -1;
+    if (put_string(r, out, m, "name", "name", pointer) || put_string(r, out, m, "tool_call_id", "tool_call_id", pointer) ||
+        put_string(r, out, m, "reasoning_content", "reasoning_content", pointer) ||
+        (!yyjson_obj_get(m, "reasoning_content") && put_string(r, out, m, "reasoning", "reasoning_content", pointer)))
+        return -1;
+    if (calls && !yyjson_is_null(calls) && yyjson_arr_size(calls) && put_calls(r, out, calls, pointer_at(at, pointer, "tool_calls")))
+        return -1;
+    if (calls && !yyjson_is_null(calls) && !yyjson_is_arr(calls))
+        return field_type(r, calls, pointer_at(at, pointer, "tool_calls"), "an array");
+    buf_char(out, '}');
+    return 0;
+}
+
+int chat_messages_read(struct reader *r, yyjson_val *v, const char *pointer)
+{
+    struct buf *out = &r->p->messages;
+    size_t i, n;
+    yyjson_val *m;
+    char at[256];
+    if (!yyjson_is_arr(v))
+        return field_type(r, v, pointer, "an array of messages");
+    if (yyjson_arr_size(v) == 0)
+        return api_fail(r->err, 400, "invalid_value", pointer, "%s: expected at least one message", pointer);
+    out->n = 0;
+    buf_char(out, '[');
+    yyjson_arr_foreach(v, i, n, m) {
+        if (i)
+            buf_char(out, ',');
+        if (put_message(r, out, m, pointer_index(at, pointer, i)))
+            return -1;
+    }
+    buf_char(out, ']');
+    return out->failed ? no_memory(r) : 0;
+}
+
+int chat_tools_read(struct reader *r, yyjson_val *v, const char *pointer)
+{
+    size_t i, n;
+    yyjson_val *tool;
+    char at[256], inner[256];
+    if (!yyjson_is_arr(v))
+        return field_type(r, v, pointer, "an array of tools");
+    if (yyjson_arr_size(v) > TOOLS_MAX)
+        return api_fail(r->err, 400, "invalid_value", pointer, "%s: at most %d, got %zu", pointer, TOOLS_MAX, yyjson_arr_size(v));
+    yyjson_arr_foreach(v, i, n, tool) {
+        struct str type = json_str(yyjson_obj_get(tool, "type"));
+        yyjson_val *f = yyjson_obj_get(tool, "function"), *name = yyjson_obj_get(f, "name"), *schema = yyjson_obj_get(f, "parameters");
+        pointer_index(at, pointer, i);
+        if (!yyjson_is_obj(tool))
+            return field_type(r, tool, at, "an object");
+        if (!str_is(type, "function"))
+            return api_fail(r->err, 400, "unsupported_parameter", pointer_at(inner, at, "type"), "%s: tools of type '%.*s' are not supported; expected function",
+                            inner, STR_ARG(type));
+        if (!yyjson_is_str(name) || yyjson_get_len(name) == 0 || yyjson_get_len(name) > TOOL_NAME_MAX)
+            return api_fail(r->err, 400, "invalid_value", pointer_at(inner, at, "function/name"), "%s: expected a name of 1 to %d bytes", inner,
+                            TOOL_NAME_MAX);
+        if (schema && !yyjson_is_null(schema) && !yyjson_is_obj(schema))
+            return field_type(r, schema, pointer_at(inner, at, "function/parameters"), "an object");
+        if (yyjson_is_true(yyjson_obj_get(f, "strict")))
+            return api_fail(r->err, 400, "unsupported_parameter", pointer_at(inner, at, "function/strict"), "%s: true is not supported", inner);
+    }
+    r->p->tools = n ? v : NULL;
+    return 0;
+}
+
+int chat_tool_choice_read(struct reader *r, yyjson_val *v, const char *pointer)
+{
+    struct str text = json_str(v);
+    if (str_is(text, "auto"))
+        return 0;
+    if (str_is(text, "none")) {
+        r->p->tools_off = true;
+        return 0;
+    }
+    if (!yyjson_is_str(v) && !yyjson_is_obj(v))
+        return field_type(r, v, pointer, "a string or an object");
+    return api_fail(r->err, 400, "unsupported_parameter", pointer, "%s: expected auto or none; to force a call is not supported", pointer);
+}
+
+
+/* Variables of the template: what the request says, effort among them. */
+static int variables_text(struct reader *r, struct buf *b)
+{
+    struct params *p = r->p;
+    yyjson_obj_iter it = yyjson_obj_iter_with(p->variables);
+    bool has_effort = yyjson_obj_get(p->variables, "reasoning_effort"), has_thinking = yyjson_obj_get(p->variables, "enable_thinking");
+    buf_char(b, '{');
+    for (yyjson_val *k; p->variables && (k = yyjson_obj_iter_next(&it));) {
+        if (b->n > 1)
+            buf_char(b, ',');
+        buf_json_str(b, json_str(k));
+        buf_char(b, ':');
+        if (put_value(r, b, yyjson_obj_iter_get_val(k)))
+            return -1;
+    }
+    if (p->effort.n && !has_effort && !str_is(p->effort, "none")) {
+        buf_z(b, b->n > 1 ? ",\"reasoning_effort\":" : "\"reasoning_effort\":");
+        buf_json_str(b, p->effort);
+    }
+    if ((p->no_think || str_is(p->effort, "none")) && !has_thinking)
+        buf_z(b, b->n > 1 ? ",\"enable_thinking\":false" : "\"enable_thinking\":false");
+    buf_char(b, '}');
+    return b->failed ? no_memory(r) : 0;
+}
+
+static int keep(struct reader *r, struct buf *b, struct rh_text *out)
+{
+    struct str kept = b->failed ? (struct str){0} : arena_try_str(&r->p->arena, buf_view(b));
+    *out = (struct rh_text){kept.p, kept.n};
+    return kept.p ? 0 : no_memory(r);
+}
+
+int chat_finish(struct reader *r)
+{
+    struct params *p = r->p;
+    struct buf b = {0};
+    int rc = 0;
+    if (p->messages.n == 0)
+        return api_fail(r->err, 400, "missing_required_parameter", "/messages", "messages is missing");
+    p->chat.messages_json = (struct rh_text){p->messages.p, p->messages.n};
+    if (p->tools && !p->tools_off) {
+        rc = put_value(r, &b, p->tools);
+        rc = rc ? rc : keep(r, &b, &p->chat.tools_json);
+        b.n = 0;
+    }
+    if (rc == 0)
+        rc = variables_text(r, &b);
+    if (rc == 0)
+        rc = keep(r, &b, &p->chat.variables_json);
+    buf_free(&b);
+    p->o.chat = &p->chat;
+    return rc;
+}

@@ -1,0 +1,589 @@
+/* server/gen.c - see gen.h. */
+#include "server/gen.h"
+
+#include "base/mem.h"
+#include "base/thread.h"
+
+#include <stdio.h>
+#include <time.h>
+
+enum { EVENTS_PER_TURN = 256, QUEUE_DEFAULT = 1024, HEARTBEAT_DEFAULT_S = 10, FLUSH_AT = 64 << 10 };
+
+/* ---- ready list ---- */
+
+/* The library's threads: this generation has events. */
+static void on_notify(void *ctx)
+{
+    struct gen *g = ctx;
+    struct server *s = g->s;
+    if (atomic_exchange(&g->queued, true))
+        return;
+    struct gen *head = atomic_load(&s->ready);
+    do
+        g->ready_next = head;
+    while (!atomic_compare_exchange_weak(&s->ready, &head, g));
+    if (!head)
+        uv_async_send(&s->wake);
+}
+
+/* ---- the end ---- */
+
+static void choice_free(struct gen_choice *c)
+{
+    buf_free(&c->text);
+    buf_free(&c->reasoning);
+    buf_free(&c->logprobs);
+    buf_free(&c->ids);
+    for (uint32_t i = 0; i < c->tool_count; i++) {
+        buf_free(&c->tools[i].name);
+        buf_free(&c->tools[i].arguments);
+    }
+    mem_free(c->tools);
+    mem_free(c->stop_string);
+}
+
+static void gen_free(struct gen *g)
+{
+    for (uint32_t i = 0; g->choices && i < g->choice_count; i++)
+        choice_free(&g->choices[i]);
+    mem_free(g->choices);
+    mem_free(g->requests);
+    mem_free(g->model);
+    mem_free(g->ignored);
+    buf_free(&g->prompt_ids);
+    buf_free(&g->out);
+    mem_free(g);
+}
+
+/* Its requests are given up; the memory goes when no list names it. */
+static void gen_end(struct gen *g)
+{
+    struct server *s = g->s;
+    if (g->dead)
+        return;
+    for (uint32_t i = 0; i < g->request_count; i++)
+        rh_request_free(g->requests[i]); /* no notice comes after this */
+    g->request_count = 0;
+    if (g->api->close)
+        g->api->close(g);
+    if (g->prev)
+        g->prev->next = g->next;
+    else
+        s->gens = g->next;
+    if (g->next)
+        g->next->prev = g->prev;
+    s->gen_count--;
+    g->conn = NULL;
+    g->dead = true;
+    if (!atomic_load(&g->queued) && !g->busy)
+        gen_free(g);
+}
+
+static void on_gone(struct pending *p)
+{
+    gen_end((struct gen *)(void *)p);
+}
+
+/* ---- answers ---- */
+
+static void flush(struct gen *g)
+{
+    if (g->out.n == 0 && !g->out.failed)
+        return;
+    if (g->out.failed)
+        g->out.n = 0;
+    http_stream_put(g->conn, buf_view(&g->out));
+    g->out.n = 0;
+    g->sent_ms = uv_now(&g->s->loop);
+    http_flush(g->conn);
+}
+
+void gen_event(struct gen *g, const char *name, struct str json)
+{
+    if (name)
+        buf_printf(&g->out, "event: %s\n", name);
+    buf_z(&g->out, "data: ");
+    buf_str(&g->out, json);
+    buf_z(&g->out, "\n\n");
+}
+
+static void put_cache_header(struct gen *g, struct buf *h)
+{
+    buf_printf(h, "X-Rhapsode-Cache: hit=%u", g->cache.cached_tokens);
+    if (g->cache.reason)
+        buf_printf(h, " miss=\"%s\"", g->cache.reason);
+    if (g->cache.reason && g->cache.stored_id >= 0)
+        buf_printf(h, " known=%u stored=%lld prompt=%lld", g->cache.known_tokens, (long long)g->cache.stored_id, (long long)g->cache.prompt_id);
+    buf_z(h, "\r\n");
+}
+
+static void put_headers(struct gen *g, struct buf *h)
+{
+    buf_printf(h, "X-Request-Id: %s\r\n", g->id);
+    if (g->started)
+        put_cache_header(g, h);
+    if (g->ignored)
+        buf_printf(h, "X-Rhapsode-Ignored: %s\r\n", g->ignored);
+    if (g->stream)
+        buf_z(h, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
+}
+
+static void begin(struct gen *g)
+{
+    struct buf h = {0};
+    if (g->begun)
+        return;
+    g->begun = true;
+    put_headers(g, &h);
+    http_stream_begin(g->conn, 200, g->api->stream_type, buf_view(&h));
+    buf_free(&h);
+    g->s->metrics.statuses[2]++;
+    g->api->begin(g);
+}
+
+static void answer_error(struct gen *g, const struct api_error *e)
+{
+    struct http_conn *conn = g->conn;
+    if (g->begun) {
+        g->api->failed(g, e);
+        flush(g);
+        gen_end(g);
+        http_stream_end(conn);
+        return;
+    }
+    enum api_shape shape = g->api->shape;
+    struct server *s = g->s;
+    gen_end(g);
+    api_error_reply(s, conn, shape, e);
+}
+
+static void answer(struct gen *g)
+{
+    struct http_conn *conn = g->conn;
+    struct buf body = {0}, headers = {0};
+    if (g->stream) {
+        begin(g); /* cancelled before it started */
+        g->api->end(g);
+        flush(g);
+        gen_end(g);
+        http_stream_end(conn);
+        return;
+    }
+    bool failed = false;
+    for (uint32_t i = 0; i < g->choice_count; i++) {
+        const struct gen_choice *c = &g->choices[i];
+        failed |= c->text.failed || c->reasoning.failed || c->logprobs.failed || c->ids.failed;
+    }
+    g->api->reply(g, &body);
+    put_headers(g, &headers);
+    if (failed || body.failed || headers.failed) {
+        struct api_error e = {0};
+        api_fail(&e, 503, NULL, "", "out of memory for the answer");
+        answer_error(g, &e);
+    } else {
+        g->s->metrics.statuses[2]++;
+        gen_end(g);
+        http_reply(conn, 200, "application/json", buf_view(&headers), buf_view(&body));
+    }
+    buf_free(&body);
+    buf_free(&headers);
+}
+
+/* ---- events ---- */
+
+static struct gen_tool *tool_at(struct gen_choice *c, uint32_t index)
+{
+    while (c->tool_count <= index) {
+        if (c->tool_count == c->tool_cap) {
+            uint32_t cap = c->tool_cap ? 2 * c->tool_cap : 4;
+            struct gen_tool *grown = mem_try_resize(c->tools, cap * sizeof *grown);
+            if (!grown)
+                return NULL;
+            c->tools = grown;
+            c->tool_cap = cap;
+        }
+        struct gen_tool *t = &c->tools[c->tool_count++];
+        *t = (struct gen_tool){0};
+    }
+    return &c->tools[index];
+}
+
+static void keep_text(struct gen_choice *c, const struct rh_event *e)
+{
+    struct gen_tool *t;
+    switch (e->kind) {
+    case RH_EVENT_TEXT:
+        buf_put(&c->text, e->text, e->text_n);
+        return;
+    case RH_EVENT_REASONING:
+        buf_put(&c->reasoning, e->text, e->text_n);
+        return;
+    case RH_EVENT_CALL_BEGIN:
+    case RH_EVENT_CALL_ARGUMENTS:
+        t = tool_at(c, e->call);
+        if (!t)
+            c->text.failed = ERR_NOMEM;
+        else if (e->kind == RH_EVENT_CALL_BEGIN) {
+            buf_z(&t->name, e->call_name);
+            snprintf(t->id, sizeof t->id, "%s", e->call_id);
+        } else
+            buf_put(&t->arguments, e->text, e->text_n);
+        return;
+    default:
+        return;
+    }
+}
+
+static void note_token(struct gen *g, struct gen_choice *c, const struct rh_event *e)
+{
+    int64_t now = thread_now_ns();
+    if (!g->first_ns)
+        metrics_observe(&g->s->metrics, METRIC_TTFT, (double)(now - g->arrived_ns) / 1e9);
+    else
+        metrics_observe(&g->s->metrics, METRIC_INTER_TOKEN, (double)(now - g->last_ns) / 1e9);
+    g->first_ns = g->first_ns ? g->first_ns : now;
+    g->last_ns = now;
+    if (g->show_logprobs && g->api->logprob)
+        g->api->logprob(g, c, e);
+    if (g->return_ids)
+        buf_printf(&c->ids, "%s%u", c->ids.n ? "," : "", e->id);
+}
+
+/* Text, reasoning, a piece of a call. */
+static void on_piece(struct gen *g, uint32_t choice, const struct rh_event *e)
+{
+    struct gen_choice *c = &g->choices[choice];
+    if (c->cut)
+        return;
+    if (e->has_token)
+        note_token(g, c, e);
+    keep_text(c, e);
+    if (g->stream)
+        g->api->piece(g, choice, e);
+    if (g->parallel_off && e->kind == RH_EVENT_CALL_END) { /* one call is all that is wanted */
+        c->cut = true;
+        rh_request_cancel(g->requests[choice / g->per_request]);
+    }
+}
+
+static void on_done(struct gen *g, uint32_t choice, const struct rh_event *e)
+{
+    struct gen_choice *c = &g->choices[choice];
+    c->done = true;
+    c->finish = c->cut ? RH_FINISH_STOP : e->finish;
+    c->usage = e->usage;
+    c->seed = e->seed;
+    if (e->stop_string)
+        c->stop_string = mem_try_strndup(e->stop_string, strlen(e->stop_string));
+    g->done_count++;
+    g->timings = e->timings;
+    if (choice % g->per_request == 0 && choice) /* the first's was counted at the start */
+        g->usage.prompt_tokens += e->usage.prompt_tokens, g->usage.cached_tokens += e->usage.cached_tokens;
+    else if (!g->started)
+        g->usage.prompt_tokens = e->usage.prompt_tokens;
+    metrics_done(&g->s->metrics, e);
+    metrics_observe(&g->s->metrics, METRIC_E2E, (double)(thread_now_ns() - g->arrived_ns) / 1e9);
+    if (g->stream)
+        g->api->done(g, choice);
+}
+
+static void on_prompt(struct gen *g, const struct rh_event *e)
+{
+    for (size_t i = 0; g->return_ids && i < e->prompt_count; i++)
+        buf_printf(&g->prompt_ids, "%s%u", g->prompt_ids.n ? "," : "", e->prompt_ids[i]);
+}
+
+/* False: the generation is over and freed. */
+static bool take(struct gen *g, uint32_t request, const struct rh_event *e)
+{
+    uint32_t choice = request * g->per_request + e->choice;
+    if (e->kind == RH_EVENT_PROMPT && request == 0)
+        on_prompt(g, e);
+    else if (e->kind == RH_EVENT_START && request == 0) {
+        g->started = true;
+        g->cache = e->cache;
+        g->usage = e->usage;
+        if (g->stream)
+            begin(g);
+    } else if (e->kind >= RH_EVENT_TEXT && e->kind < RH_EVENT_DONE) {
+        if (g->stream)
+            begin(g);
+        on_piece(g, choice, e);
+    } else if (e->kind == RH_EVENT_DONE && e->finish == RH_FINISH_ERROR) {
+        struct api_error error = {0};
+        metrics_done(&g->s->metrics, e);
+        api_fail_rh(&error, &e->error);
+        answer_error(g, &error);
+        return false;
+    } else if (e->kind == RH_EVENT_DONE) {
+        if (g->stream)
+            begin(g);
+        on_done(g, choice, e);
+        if (g->done_count == g->choice_count) {
+            answer(g);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Polls one request; false: the generation is over. */
+static bool poll_request(struct gen *g, uint32_t i, uint32_t *budget)
+{
+    struct rh_event e;
+    int rc;
+    while (*budget && !http_full(g->conn) && (rc = rh_poll(g->requests[i], &e, 0)) != RH_ERR_END) {
+        if (rc == 0)
+            return true;
+        if (rc < 0) {
+            struct api_error error = {0};
+            api_fail(&error, 503, NULL, "", "out of memory for the answer's text");
+            answer_error(g, &error);
+            return false;
+        }
+        --*budget;
+        if (!take(g, i, &e))
+            return false;
+        if (g->out.n > FLUSH_AT)
+            flush(g);
+        if (g->dead)
+            return false;
+    }
+    return true;
+}
+
+static void pump(struct gen *g)
+{
+    uint32_t budget = EVENTS_PER_TURN, i = 0;
+    g->busy = true; /* a write that fails ends it from within */
+    while (i < g->request_count && poll_request(g, i, &budget))
+        i++;
+    if (!g->dead && g->begun)
+        flush(g);
+    g->busy = false;
+    if (!g->dead && !budget)
+        on_notify(g); /* the others first */
+    else if (g->dead && !atomic_load(&g->queued))
+        gen_free(g);
+}
+
+static void on_drained(struct pending *p)
+{
+    on_notify(p);
+}
+
+void gen_wake(struct server *s)
+{
+    struct gen *list = atomic_exchange(&s->ready, NULL), *first = NULL;
+    while (list) { /* in the order they came */
+        struct gen *next = list->ready_next;
+        list->ready_next = first;
+        first = list;
+        list = next;
+    }
+    while (first) {
+        struct gen *g = first;
+        first = g->ready_next; /* before the mark goes: it may be queued again at once */
+        atomic_store(&g->queued, false);
+        if (g->dead)
+            gen_free(g);
+        else
+            pump(g);
+    }
+}
+
+void gen_tick(struct server *s)
+{
+    uint64_t now = uv_now(&s->loop), beat = 1000ull * (s->cfg->heartbeat_s ? s->cfg->heartbeat_s : HEARTBEAT_DEFAULT_S);
+    for (struct gen *g = s->gens, *next; g; g = next) {
+        next = g->next;
+        if (!g->stream || now - g->sent_ms < beat || http_full(g->conn))
+            continue;
+        begin(g);
+        g->api->ping(g);
+        flush(g);
+    }
+}
+
+void gen_cancel(struct gen *g)
+{
+    for (uint32_t i = 0; i < g->request_count; i++)
+        rh_request_cancel(g->requests[i]);
+}
+
+void gen_cancel_all(struct server *s)
+{
+    for (struct gen *g = s->gens; g; g = g->next)
+        gen_cancel(g);
+}
+
+struct gen *gen_find(struct server *s, struct str id)
+{
+    struct gen *g = s->gens;
+    while (g && !str_is(id, g->id))
+        g = g->next;
+    return g;
+}
+
+/* ---- the beginning ---- */
+
+static int submit_all(struct gen *g, struct params *p, const struct gen_input *inputs, uint32_t input_count, struct api_error *e)
+{
+    struct rh_request_options o = p->o;
+    struct rh_error err = {0};
+    o.notify = on_notify;
+    o.notify_ctx = g;
+    for (uint32_t i = 0; i < (inputs ? input_count : 1); i++) {
+        if (inputs) {
+            o.prompt = inputs[i].text;
+            o.ids = inputs[i].ids;
+            o.id_count = inputs[i].id_count;
+        }
+        if (rh_submit(g->s->model, &o, &g->requests[i], &err))
+            return api_fail_rh(e, &err);
+        g->request_count++;
+    }
+    return 0;
+}
+
+static struct gen *gen_new(const struct call *c, const struct params *p, uint32_t inputs, const struct buf *ignored)
+{
+    struct gen *g = mem_try_zero(1, sizeof *g);
+    if (!g)
+        return NULL;
+    g->per_request = p->n;
+    g->choice_count = inputs * p->n;
+    g->requests = mem_try_zero(inputs, sizeof *g->requests);
+    g->choices = mem_try_zero(g->choice_count, sizeof *g->choices);
+    g->model = p->model.p ? mem_try_strndup(p->model.p, p->model.n) : mem_try_strndup(c->s->cfg->model_id, strlen(c->s->cfg->model_id));
+    if (ignored && ignored->n)
+        g->ignored = mem_try_strndup(ignored->p, ignored->n);
+    if (!g->requests || !g->choices || !g->model || (ignored && ignored->n && !g->ignored)) {
+        gen_free(g);
+        return NULL;
+    }
+    return g;
+}
+
+static void options_of(struct params *p, const struct call *c)
+{
+    struct rh_request_options *o = &p->o;
+    o->sampling = &p->sampling;
+    p->sampling.min_tokens = p->min_tokens;
+    o->max_tokens = p->max_tokens;
+    o->ignore_eos = p->ignore_eos;
+    o->seed_given = p->has_seed;
+    o->seed = p->seed;
+    o->n = p->n;
+    o->logprobs = p->logprobs || p->top_logprobs;
+    o->top_logprobs = p->top_logprobs;
+    o->stop = p->stops;
+    o->stop_count = p->stop_count;
+    o->stop_ids = p->stop_ids;
+    o->stop_id_count = p->stop_id_count;
+    struct str affinity = http_header_find(c->http, "x-session-affinity");
+    if (!p->session.p && affinity.n)
+        p->session = arena_try_str(&p->arena, affinity);
+    o->session = p->session.n ? arena_try_strndup(&p->arena, p->session) : NULL;
+    if (!o->session && c->s->cfg->key_count > 1 && c->key)
+        o->session = c->key->name; /* keys share evenly */
+}
+
+/* What one key's prompts leave in the cache is not found by another. */
+static int tenant_of(struct params *p, const struct call *c, struct api_error *e)
+{
+    struct buf b = {.max = 256};
+    if (c->s->cfg->key_count > 1 && c->key)
+        buf_z(&b, c->key->name);
+    if (p->salt.n) {
+        buf_char(&b, '/');
+        buf_str(&b, p->salt);
+    }
+    p->o.tenant = b.n ? arena_try_strndup(&p->arena, buf_view(&b)) : NULL;
+    bool failed = b.failed || (b.n && !p->o.tenant);
+    buf_free(&b);
+    return failed ? api_fail(e, 400, NULL, "/cache_salt", "cache_salt: longer than 200 bytes") : 0;
+}
+
+int gen_start(const struct call *c, struct params *p, const struct gen_input *inputs, uint32_t input_count, const struct gen_api *api, void *own,
+              const struct buf *ignored, struct api_error *e)
+{
+    struct server *s = c->s;
+    uint32_t most = s->cfg->queue ? s->cfg->queue : QUEUE_DEFAULT;
+    struct gen *g = NULL;
+    if (s->gen_count >= most) {
+        s->metrics.rejected++;
+        e->retry_s = 1;
+        return api_fail(e, 429, "queue_full", "", "%u requests are under way, the most there may be", most);
+    }
+    options_of(p, c);
+    if (tenant_of(p, c, e))
+        return -1;
+    if (!(g = gen_new(c, p, inputs ? input_count : 1, ignored)))
+        return api_fail(e, 503, NULL, "", "out of memory");
+    g->s = s;
+    g->api = api;
+    g->pending = (struct pending){on_gone, on_drained};
+    api_id(g->id, api->id_prefix);
+    g->created_s = (int64_t)time(NULL);
+    g->arrived_ns = c->http->arrived_ns;
+    g->stream = p->stream;
+    g->include_usage = p->include_usage;
+    g->show_logprobs = p->o.logprobs;
+    g->return_ids = p->return_ids;
+    g->parallel_off = p->parallel_off;
+    g->has_tools = p->tools && !p->tools_off;
+    g->progress = p->progress;
+    g->key_name = c->key ? c->key->name : NULL;
+    g->sent_ms = uv_now(&s->loop);
+    g->next = s->gens;
+    if (g->next)
+        g->next->prev = g;
+    s->gens = g;
+    s->gen_count++;
+    if (submit_all(g, p, inputs, input_count, e)) {
+        g->api = &(struct gen_api){0}; /* own stays the caller's */
+        gen_end(g);
+        return -1;
+    }
+    g->own = own;
+    g->conn = c->conn;
+    http_user_set(c->conn, g);
+    return 0;
+}
+
+/* ---- for the APIs ---- */
+
+const char *gen_finish(const struct gen_choice *c, const char *stop, const char *length, const char *tools)
+{
+    if (c->finish == RH_FINISH_STOP)
+        return c->tool_count ? tools : stop;
+    return c->finish == RH_FINISH_LENGTH ? length : "cancelled";
+}
+
+uint32_t gen_completion_tokens(const struct gen *g)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->choice_count; i++)
+        n += g->choices[i].usage.completion_tokens;
+    return n;
+}
+
+uint32_t gen_reasoning_tokens(const struct gen *g)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->choice_count; i++)
+        n += g->choices[i].usage.reasoning_tokens;
+    return n;
+}
+
+struct str gen_token_bytes(struct gen *g, uint32_t id, struct buf *scratch)
+{
+    char *text = NULL;
+    size_t n = 0;
+    scratch->n = 0;
+    if (rh_token_bytes(g->s->model, id, &text, &n, NULL) == 0)
+        buf_put(scratch, text, n);
+    rh_free(text);
+    return buf_view(scratch);
+}
