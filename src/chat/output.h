@@ -66,11 +66,12 @@ void output_close(struct output_parser *p);
 /* Is this special token's text part of a marker?  Then it must be put; others must not be: they are not text. */
 bool output_is_marker(const struct output_parser *p, struct str special);
 
-/* More of the text.  special: the bytes are one special token; they never become content.  0 or ERR_NOMEM. */
+/* More of the text.  special: the bytes are one special token; they never become content.  Events wait until they are taken.
+ * 0 or ERR_NOMEM. */
 int output_put(struct output_parser *p, struct str text, bool special);
 int output_end(struct output_parser *p); /* the text is complete: what is held comes out, an open call ends */
 
-/* Next event of the last put or end; false: no more.  Its texts are valid until the next put, end or close. */
+/* Next event; false: no more for now.  Its texts are valid until the next put, end or close. */
 bool output_next(struct output_parser *p, struct output_event *out);
 
 bool output_in_reasoning(const struct output_parser *p);

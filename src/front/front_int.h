@@ -2,7 +2,7 @@
  *
  * Files: lib_host.c (host, log), lib_model.c (open, close, text verbs), lib_info.c, lib_request.c (submit, poll), lib_score.c, lib_bench.c;
  *        texts.c (tokenizer and template of a model), history.c (chats -> ids), prepare.c (preparation workers), stream.c (ids -> text with hold-back),
- *        sampling.c (public sampling <-> the engine's), identity.c. */
+ *        reading.c (text -> typed events), sampling.c (public sampling <-> the engine's), identity.c. */
 #ifndef RH_FRONT_INT_H
 #define RH_FRONT_INT_H
 
@@ -131,17 +131,41 @@ int sampling_convert(const struct rh_sampling *in, struct sample_params *out, st
 
 /* ---- stream.c: ids -> text, holding back what may become a stop string ---- */
 
-struct text_stream { /* owns pending; zero-initialise, then stream_open */
+/* A special token that shows no text but means something to an output parser. */
+struct text_mark {
+    size_t at; /* bytes of pending before it */
+    uint32_t id;
+};
+struct text_stream { /* owns pending and marks; zero-initialise, then stream_open */
     struct detok detok;
     struct buf pending;
     size_t given;  /* bytes at the front of pending that the last take gave out */
+    struct text_mark *marks; /* [mark_count], ascending */
+    size_t mark_count, mark_cap;
+    size_t marks_given;      /* those in what the last take gave out, the ones at its end included */
+    size_t mark_bytes;       /* of the texts of marks not given out */
 };
 void stream_open(struct text_stream *s);
 void stream_free(struct text_stream *s);
 int stream_put(struct text_stream *s, const struct tokenizer *t, uint32_t id);
+int stream_mark(struct text_stream *s, uint32_t id, size_t bytes); /* after stream_put of the same id; bytes: of its own text */
 int stream_end(struct text_stream *s, const struct str *stop); /* stop: the string that ended it, cut off; NULL */
 /* What may be shown now; valid until the next call. */
 struct str stream_take(struct text_stream *s, const struct str *stops, size_t stop_count, bool ended);
+
+/* ---- reading.c: text -> typed events ---- */
+
+struct reading { /* of one choice; owns the parser */
+    struct output_parser *parser; /* NULL: all is text */
+    bool reasons;                 /* the last take was of reasoning, its end included */
+    uint32_t reasoning_tokens;
+};
+int reading_open(struct reading *g, const struct output_format *format, struct str tools_json, bool calls, struct str prompt_tail, struct err *err);
+void reading_free(struct reading *g);
+bool reading_marks(const struct reading *g, const struct tokenizer *t, uint32_t id); /* must the stream mark it? */
+/* Put what the last take of `s` gave out; `raw` (or NULL) gets it with the texts of its marks. */
+int reading_take(struct reading *g, const struct tokenizer *t, struct text_stream *s, struct str text, struct buf *raw);
+bool reading_next(struct reading *g, struct rh_event *out); /* kind, text and call fields; false: none waits */
 
 /* Run one request to its end on the calling thread (measurements); events are dropped. */
 int request_drain(struct engine_request *r, struct err *err);

@@ -35,6 +35,8 @@ struct rh_request {
     struct prompt_trace trace;  /* of a chat */
     struct answer *answers;     /* [n]; of a chat */
     const struct output_format *output;
+    bool no_calls;
+    struct reading *readings;   /* [n]; opened when the prompt is known */
     struct str stops[ENGINE_STOP_MAX];
     uint32_t stop_count;
     char *stop_text;
@@ -48,7 +50,7 @@ struct rh_request {
     struct text_stream *streams; /* [n] */
     struct rh_top tops[SAMPLE_TOP_MAX];
     bool done_pending;          /* the last text of a choice was given, its DONE comes next */
-    uint32_t done_choice;
+    uint32_t event_choice;      /* whose events wait, or whose DONE is pending */
 };
 
 static void request_unref(struct rh_request *r)
@@ -60,12 +62,15 @@ static void request_unref(struct rh_request *r)
         mem_free(r->own[i]);
     for (uint32_t i = 0; r->streams && i < r->n; i++)
         stream_free(&r->streams[i]);
+    for (uint32_t i = 0; r->readings && i < r->n; i++)
+        reading_free(&r->readings[i]);
     for (uint32_t i = 0; r->answers && i < r->n; i++) {
         token_ids_free(&r->answers[i].ids);
         token_ids_free(&r->answers[i].ends);
         buf_free(&r->answers[i].text);
     }
     mem_free(r->streams);
+    mem_free(r->readings);
     mem_free(r->answers);
     mem_free(r->stop_text);
     token_ids_free(&r->ids);
@@ -95,6 +100,21 @@ static int give_boundaries(struct rh_request *r, struct err *err)
     return engine_request_boundaries(r->engine, r->trace.cut_positions, n, err);
 }
 
+enum { TAIL_IDS = 32 };
+
+/* The end of the prompt as text, special tokens included, says where the answer begins. */
+static int open_readings(struct rh_request *r, struct err *err)
+{
+    struct buf tail = {0};
+    size_t n = r->ids.n < TAIL_IDS ? r->ids.n : TAIL_IDS;
+    bool calls = !r->no_calls && (!r->has_chat || r->chat.tools_json.n);
+    int rc = tokenizer_decode(r->model->texts.tokenizer, r->ids.ids + (r->ids.n - n), n, false, &tail);
+    for (uint32_t i = 0; i < r->n && rc == 0; i++)
+        rc = reading_open(&r->readings[i], r->output, front_str(r->chat.tools_json), calls, buf_view(&tail), err);
+    buf_free(&tail);
+    return rc;
+}
+
 static void prepare(struct prepare_job *job)
 {
     struct rh_request *r = (struct rh_request *)(void *)job;
@@ -103,6 +123,8 @@ static void prepare(struct prepare_job *job)
         rc = err_set(&r->err, ERR_LIMIT, "prompt of %zu tokens", r->ids.n);
     if (rc == 0)
         rc = give_boundaries(r, &r->err);
+    if (rc == 0)
+        rc = open_readings(r, &r->err);
     if (rc == 0)
         rc = engine_submit(r->engine, r->ids.ids, (uint32_t)r->ids.n, &r->err);
     if (rc && !r->err.code)
@@ -288,10 +310,12 @@ static int fill_request(struct rh_request *r, const struct rh_request_options *o
     if (r->n > ENGINE_CHOICES_MAX)
         return err_set(err, ERR_LIMIT, "n: at most %d choices, got %u", ENGINE_CHOICES_MAX, r->n);
     r->seed = o->seed_given ? o->seed : rng_seed_draw();
+    r->no_calls = o->no_calls;
     r->streams = mem_try_zero(r->n, sizeof *r->streams);
+    r->readings = mem_try_zero(r->n, sizeof *r->readings);
     if (r->has_chat)
         r->answers = mem_try_zero(r->n, sizeof *r->answers);
-    if (!r->streams || (r->has_chat && !r->answers))
+    if (!r->streams || !r->readings || (r->has_chat && !r->answers))
         return err_nomem(err, "request", r->n * sizeof *r->answers);
     r->tenant = "";
     if (o->tenant) {
@@ -403,7 +427,10 @@ static void fill_done(struct rh_request *r, uint32_t choice, struct rh_event *ou
     int64_t prefill_end = o->first_ns ? o->first_ns : o->done_ns;
     *out = (struct rh_event){.kind = RH_EVENT_DONE, .choice = choice, .finish = names[o->finish], .seed = r->seed,
                              .stop_string = o->stop >= 0 ? r->stops[o->stop].p : NULL};
-    out->usage = (struct rh_usage){.prompt_tokens = o->prompt_count, .cached_tokens = o->cached_count, .completion_tokens = o->completion_count};
+    if (r->readings[choice].parser)
+        out->call_count = output_call_count(r->readings[choice].parser);
+    out->usage = (struct rh_usage){.prompt_tokens = o->prompt_count, .cached_tokens = o->cached_count, .completion_tokens = o->completion_count,
+                                   .reasoning_tokens = r->readings[choice].reasoning_tokens};
     fill_cache(r, o, &out->cache);
     if (o->finish != ENGINE_ERROR)
         remember(r, choice);
@@ -427,59 +454,81 @@ static int fail_text(struct rh_request *r, int rc) /* no memory for text */
     return rc;
 }
 
-static void take_text(struct rh_request *r, uint32_t choice, bool ended, struct rh_event *out)
+/* The first event of what the stream gives out now. */
+static int take_text(struct rh_request *r, uint32_t choice, bool ended, struct rh_event *out)
 {
+    struct reading *g = &r->readings[choice];
+    struct buf *raw = r->answers ? &r->answers[choice].text : NULL;
     struct str text = stream_take(&r->streams[choice], r->stops, r->stop_count, ended);
+    int rc = 0;
     out->kind = RH_EVENT_TEXT;
     out->choice = choice;
+    out->text = "";
+    if (g->parser) {
+        rc = reading_take(g, r->model->texts.tokenizer, &r->streams[choice], text, raw);
+        if (ended && rc == 0)
+            rc = output_end(g->parser);
+        reading_next(g, out);
+        return rc;
+    }
     out->text = text.p ? text.p : "";
     out->text_n = text.n;
-    if (r->answers)
-        buf_str(&r->answers[choice].text, text);
+    if (raw)
+        buf_str(raw, text);
+    return 0;
 }
 
 /* An id and how long the text is with it. */
-static void note_token(struct rh_request *r, uint32_t choice, uint32_t id)
+static void note_token(struct rh_request *r, uint32_t choice, uint32_t id, bool marked)
 {
     struct answer *a = r->answers ? &r->answers[choice] : NULL;
     const struct text_stream *s = &r->streams[choice];
     if (!a || a->failed)
         return;
-    size_t end = s->detok.held_count ? UINT32_MAX : a->text.n + s->pending.n;
-    a->failed = tokenizer_is_special(r->model->texts.tokenizer, id) || end > UINT32_MAX || token_ids_push(&a->ids, id) ||
+    size_t end = s->detok.held_count ? UINT32_MAX : a->text.n + s->pending.n + s->mark_bytes;
+    a->failed = (tokenizer_is_special(r->model->texts.tokenizer, id) && !marked) || end > UINT32_MAX || token_ids_push(&a->ids, id) ||
                 token_ids_push(&a->ends, (uint32_t)end);
 }
 
 static int on_token(struct rh_request *r, const struct engine_event *e, struct rh_event *out)
 {
-    int rc = stream_put(&r->streams[e->choice], r->model->texts.tokenizer, e->id);
+    const struct tokenizer *t = r->model->texts.tokenizer;
+    struct reading *g = &r->readings[e->choice];
+    bool marked = reading_marks(g, t, e->id);
+    int rc = stream_put(&r->streams[e->choice], t, e->id);
+    if (rc == 0 && marked)
+        rc = stream_mark(&r->streams[e->choice], e->id, tokenizer_piece(t, e->id).n);
     if (rc)
         return fail_text(r, rc);
-    note_token(r, e->choice, e->id);
+    note_token(r, e->choice, e->id, marked);
     *out = (struct rh_event){.has_token = true, .id = e->id, .logprob = e->logprob, .tops = r->tops, .top_count = e->top_count};
     for (uint32_t i = 0; i < e->top_count; i++)
         r->tops[i] = (struct rh_top){e->top_ids[i], e->top_logprobs[i]};
-    take_text(r, e->choice, false, out);
+    rc = take_text(r, e->choice, false, out);
+    g->reasoning_tokens += g->reasons;
+    r->event_choice = e->choice;
+    return rc ? fail_text(r, rc) : 1;
+}
+
+static int give_done(struct rh_request *r, uint32_t choice, struct rh_event *out)
+{
+    r->done_pending = false;
+    r->ended++;
+    fill_done(r, choice, out);
     return 1;
 }
 
-/* What was held back comes out as a last text, then the end. */
+/* What was held back comes out as last events, then the end. */
 static int on_done(struct rh_request *r, uint32_t choice, struct rh_event *out)
 {
     const struct engine_outcome *o = engine_request_outcome(r->engine, choice);
     int rc = stream_end(&r->streams[choice], o->stop >= 0 ? &r->stops[o->stop] : NULL);
-    if (rc)
-        return fail_text(r, rc);
     *out = (struct rh_event){0};
-    take_text(r, choice, true, out);
-    if (out->text_n) {
-        r->done_pending = true;
-        r->done_choice = choice;
-        return 1;
-    }
-    r->ended++;
-    fill_done(r, choice, out);
-    return 1;
+    r->event_choice = choice;
+    if (rc || (rc = take_text(r, choice, true, out)))
+        return fail_text(r, rc);
+    r->done_pending = true;
+    return out->text_n || out->kind != RH_EVENT_TEXT ? 1 : give_done(r, choice, out);
 }
 
 static int failed_preparation(struct rh_request *r, struct rh_event *out)
@@ -507,12 +556,11 @@ static int next_event(struct rh_request *r, struct rh_event *out) /* 0: nothing 
         *out = (struct rh_event){.kind = RH_EVENT_PROMPT, .prompt_ids = r->ids.ids, .prompt_count = r->ids.n};
         return 1;
     }
-    if (r->done_pending) {
-        r->done_pending = false;
-        r->ended++;
-        fill_done(r, r->done_choice, out);
+    *out = (struct rh_event){.choice = r->event_choice};
+    if (reading_next(&r->readings[r->event_choice], out))
         return 1;
-    }
+    if (r->done_pending)
+        return give_done(r, r->event_choice, out);
     bool waiting = engine_request_waiting(r->engine); /* asked first: what waits was put there after the start */
     if (!r->start_given && engine_request_started(r->engine)) {
         const struct engine_outcome *o = engine_request_outcome(r->engine, 0);
