@@ -220,6 +220,7 @@ const struct backend backend_cpu = {
     .kv_write = cpu_op_kv_write,
     .attention = cpu_op_attention,
     .gated = cpu_op_gated,
+    .xielu = cpu_op_xielu,
     .add = cpu_op_add,
     .scale = cpu_op_scale,
     .softcap = cpu_op_softcap,

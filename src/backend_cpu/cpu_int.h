@@ -59,7 +59,7 @@ static inline void cpu_split(uint32_t n, uint32_t unit, uint32_t me, uint32_t co
 static inline cpu_gated_fn cpu_gated_of(const struct cpu_kernels *k, enum act act)
 {
     const cpu_gated_fn by_act[ACT_COUNT] = {k->gated_silu, k->gated_gelu_tanh, k->gated_gelu_erf, k->gated_sigmoid,
-                                             k->gated_clamped};
+                                             k->gated_clamped, k->gated_relu};
     return by_act[act];
 }
 

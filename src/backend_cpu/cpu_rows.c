@@ -74,7 +74,12 @@ static void run_norm(struct device *d, uint32_t me, uint32_t count, const void *
     cpu_split(op->x.rows * groups, 1, me, count, &from, &to);
     for (uint32_t i = from; i < to; i++) {
         size_t at = (size_t)(i % groups) * op->dim;
-        k->norm(row_of(&op->x, i / groups) + at, op->w, row_of(&op->y, i / groups) + at, op->dim, op->eps, op->add, op->scale);
+        const float *x = row_of(&op->x, i / groups) + at, *w = op->w + (op->own ? at : 0);
+        float *y = row_of(&op->y, i / groups) + at;
+        if (op->centred)
+            k->norm_centred(x, w, y, op->dim, op->eps);
+        else
+            k->norm(x, w, y, op->dim, op->eps, op->add, op->scale);
     }
 }
 
@@ -116,6 +121,14 @@ static void run_gated(struct device *d, uint32_t me, uint32_t count, const void 
     cpu_gated_fn f = cpu_gated_of(k, op->act);
     for (struct share s = share_of(op->y.rows, op->y.cols, me, count); next(&s);)
         f(row_of(&op->gate, s.row) + s.from, row_of(&op->up, s.row) + s.from, row_of(&op->y, s.row) + s.from, s.to - s.from);
+}
+
+static void run_xielu(struct device *d, uint32_t me, uint32_t count, const void *p)
+{
+    const struct op_xielu *op = p;
+    const struct cpu_kernels *k = cpu_kernels_of(d);
+    for (struct share s = share_of(op->x.rows, op->x.cols, me, count); next(&s);)
+        k->xielu(row_of(&op->x, s.row) + s.from, s.to - s.from, op->alpha_p, op->alpha_n, op->beta, op->eps);
 }
 
 static void run_add(struct device *d, uint32_t me, uint32_t count, const void *p)
@@ -188,6 +201,7 @@ ENQUEUE_OP(norm)
 ENQUEUE_OP(rope_table)
 ENQUEUE_OP(rope)
 ENQUEUE_OP(gated)
+ENQUEUE_OP(xielu)
 ENQUEUE_OP(add)
 ENQUEUE_OP(scale)
 ENQUEUE_OP(softcap)

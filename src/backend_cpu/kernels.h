@@ -58,9 +58,13 @@ typedef void (*cpu_finish_fn)(const struct cpu_finish *job);
 
 /* y = (x r) w with r = 1 / sqrt(mean(x^2) + eps) over n values; add: y = y + that (times scale, when scale is not 1). */
 typedef void (*cpu_norm_fn)(const float *x, const float *w, float *y, uint32_t n, float eps, bool add, float scale);
+/* y = ((x - m) r) w with m = mean(x), r = 1 / sqrt(mean((x - m)^2) + eps) over n values */
+typedef void (*cpu_norm_centred_fn)(const float *x, const float *w, float *y, uint32_t n, float eps);
 /* n pairs of one head turned in place; pairs (i, i + n) or, adjacent, (2 i, 2 i + 1). */
 typedef void (*cpu_rope_fn)(float *x, const float *cosine, const float *sine, uint32_t n, bool adjacent);
 typedef void (*cpu_gated_fn)(const float *gate, const float *up, float *y, uint32_t n); /* one activation each */
+/* in place: x > 0: (ap x) x + b x; else ((exp(min(x, eps)) - 1) - x) an + b x */
+typedef void (*cpu_xielu_fn)(float *x, uint32_t n, float ap, float an, float b, float eps);
 typedef void (*cpu_add_fn)(const float *x, float *y, uint32_t n, float x_scale, float y_scale);
 typedef void (*cpu_softcap_fn)(float *x, uint32_t n, float scale, float cap); /* x = cap tanh((x scale) / cap) */
 typedef void (*cpu_half_fn)(const float *x, uint16_t *y, uint32_t n);         /* f32 -> f16 or bf16, to nearest even */
@@ -149,12 +153,15 @@ typedef void (*cpu_gumbel_fn)(uint64_t key, const uint32_t counter[3], uint32_t 
 
 #define CPU_KERNELS_ROWS(X)            \
     X(cpu_norm_fn, norm)               \
+    X(cpu_norm_centred_fn, norm_centred) \
     X(cpu_rope_fn, rope)               \
     X(cpu_gated_fn, gated_silu)        \
     X(cpu_gated_fn, gated_gelu_tanh)   \
     X(cpu_gated_fn, gated_gelu_erf)    \
     X(cpu_gated_fn, gated_sigmoid)     \
     X(cpu_gated_fn, gated_clamped)     \
+    X(cpu_gated_fn, gated_relu)        \
+    X(cpu_xielu_fn, xielu)             \
     X(cpu_add_fn, add)                 \
     X(cpu_softcap_fn, softcap)         \
     X(cpu_half_fn, to_f16)             \

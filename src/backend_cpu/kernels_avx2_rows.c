@@ -50,6 +50,33 @@ static void norm(const float *x, const float *w, float *y, uint32_t n, float eps
     }
 }
 
+static void norm_centred(const float *x, const float *w, float *y, uint32_t n, float eps)
+{
+    __m256 low = _mm256_setzero_ps(), high = low;
+    for (uint32_t i = 0; i < n; i += 16) { /* +0 onto a sum that began with +0 changes nothing */
+        low = _mm256_add_ps(low, load_n(x + i, n - i));
+        if (n - i > 8)
+            high = _mm256_add_ps(high, load_n(x + i + 8, n - i - 8));
+    }
+    __m256 mean = v8_set(v8_tree16(low, high) / (float)n);
+    low = high = _mm256_setzero_ps();
+    for (uint32_t i = 0; i < n; i += 16) {
+        uint32_t left = n - i;
+        __m256 a = _mm256_sub_ps(load_n(x + i, left), mean), b = _mm256_setzero_ps();
+        if (left < 8)
+            a = _mm256_and_ps(a, _mm256_castsi256_ps(v8_first(left)));
+        if (left > 8)
+            b = _mm256_sub_ps(load_n(x + i + 8, left - 8), mean);
+        if (left > 8 && left < 16)
+            b = _mm256_and_ps(b, _mm256_castsi256_ps(v8_first(left - 8)));
+        low = _mm256_fmadd_ps(a, a, low);
+        high = _mm256_fmadd_ps(b, b, high);
+    }
+    __m256 r = v8_set(1.0f / __builtin_sqrtf(v8_tree16(low, high) / (float)n + eps));
+    for (uint32_t i = 0; i < n; i += 8)
+        store_n(y + i, n - i, _mm256_mul_ps(_mm256_mul_ps(_mm256_sub_ps(load_n(x + i, n - i), mean), r), load_n(w + i, n - i)));
+}
+
 static void rope_halves(float *x, const float *cosine, const float *sine, uint32_t n)
 {
     const __m256 minus = v8_set(-0.0f);
@@ -122,6 +149,23 @@ static void gated_clamped(const float *gate, const float *up, float *y, uint32_t
         u = _mm256_add_ps(_mm256_max_ps(least, u), one);
         __m256 d = _mm256_add_ps(one, v8_exp(_mm256_mul_ps(g, by)));
         store_n(y + i, n - i, _mm256_mul_ps(_mm256_div_ps(g, d), u));
+    }
+}
+
+static void gated_relu(const float *gate, const float *up, float *y, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 8)
+        store_n(y + i, n - i, _mm256_mul_ps(_mm256_max_ps(load_n(gate + i, n - i), _mm256_setzero_ps()), load_n(up + i, n - i)));
+}
+
+static void xielu(float *x, uint32_t n, float ap, float an, float b, float eps)
+{
+    __m256 pp = v8_set(ap), nn = v8_set(an), bb = v8_set(b), ee = v8_set(eps), one = v8_set(1.0f);
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m256 v = load_n(x + i, n - i), e = _mm256_sub_ps(v8_exp(_mm256_min_ps(v, ee)), one);
+        __m256 below = _mm256_mul_ps(_mm256_sub_ps(e, v), nn), above = _mm256_mul_ps(_mm256_mul_ps(pp, v), v);
+        __m256 curve = _mm256_blendv_ps(below, above, _mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_GT_OQ));
+        store_n(x + i, n - i, _mm256_add_ps(curve, _mm256_mul_ps(bb, v)));
     }
 }
 
@@ -309,12 +353,15 @@ static void gumbel(uint64_t key, const uint32_t counter[3], uint32_t first, uint
 /* to_bf16 is integer code that ref already does well */
 const struct cpu_kernels cpu_kernels_avx2_rows = {
     .norm = norm,
+    .norm_centred = norm_centred,
     .rope = rope,
     .gated_silu = gated_silu,
     .gated_gelu_tanh = gated_gelu_tanh,
     .gated_gelu_erf = gated_gelu_erf,
     .gated_sigmoid = gated_sigmoid,
     .gated_clamped = gated_clamped,
+    .gated_relu = gated_relu,
+    .xielu = xielu,
     .add = add,
     .softcap = softcap,
     .to_f16 = to_f16,

@@ -39,6 +39,19 @@ static void norm(const float *x, const float *w, float *y, uint32_t n, float eps
     }
 }
 
+static void norm_centred(const float *x, const float *w, float *y, uint32_t n, float eps)
+{
+    float sums[16] = {0}, squares[16] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        sums[i % 16] += x[i];
+    float mean = tree16(sums) / (float)n;
+    for (uint32_t i = 0; i < n; i++)
+        squares[i % 16] = fmaf(x[i] - mean, x[i] - mean, squares[i % 16]);
+    float r = 1.0f / sqrtf(tree16(squares) / (float)n + eps);
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = ((x[i] - mean) * r) * w[i];
+}
+
 static void rope(float *x, const float *cosine, const float *sine, uint32_t n, bool adjacent)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -83,6 +96,20 @@ static void gated_clamped(const float *gate, const float *up, float *y, uint32_t
         float g = gate[i] > 7.0f ? 7.0f : gate[i], u = up[i] > 7.0f ? 7.0f : up[i];
         u = u < -7.0f ? -7.0f : u;
         y[i] = (g / (1.0f + math_expf(g * -1.702f))) * (u + 1.0f);
+    }
+}
+
+static void gated_relu(const float *gate, const float *up, float *y, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = (gate[i] > 0 ? gate[i] : 0.0f) * up[i];
+}
+
+static void xielu(float *x, uint32_t n, float ap, float an, float b, float eps)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        float below = ((math_expf(x[i] < eps ? x[i] : eps) - 1.0f) - x[i]) * an, above = (ap * x[i]) * x[i];
+        x[i] = (x[i] > 0 ? above : below) + b * x[i];
     }
 }
 

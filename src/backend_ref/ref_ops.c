@@ -140,13 +140,16 @@ int ref_run_norm(struct device *d, const void *p)
     for (uint32_t r = 0; r < op->x.rows; r++)
         for (uint32_t at = 0; at < op->x.cols; at += op->dim) {
             const float *x = ref_row(&op->x, r) + at;
+            const float *w = op->w + (op->own ? at : 0);
             float *y = ref_row(&op->y, r) + at;
-            double sum = 0;
+            double sum = 0, mean = 0;
+            for (uint32_t c = 0; op->centred && c < op->dim; c++)
+                mean += (double)x[c] / op->dim;
             for (uint32_t c = 0; c < op->dim; c++)
-                sum += (double)x[c] * (double)x[c];
+                sum += ((double)x[c] - mean) * ((double)x[c] - mean);
             float scale = (float)(1 / sqrt(sum / op->dim + (double)op->eps));
             for (uint32_t c = 0; c < op->dim; c++) {
-                float value = x[c] * scale * op->w[c];
+                float value = (float)((double)x[c] - mean) * scale * w[c];
                 y[c] = op->add ? y[c] + op->scale * value : value;
             }
         }
@@ -197,6 +200,8 @@ static float activate(enum act act, float x)
         return 0.5f * x * (1 + math_erff(x * 0.7071067812f));
     case ACT_SIGMOID:
         return 1 / (1 + math_expf(-x));
+    case ACT_RELU:
+        return x > 0 ? x : 0;
     case ACT_CLAMPED: /* gated has it */
     case ACT_COUNT:
         break;
@@ -219,6 +224,19 @@ int ref_run_gated(struct device *d, const void *p)
         for (uint32_t c = 0; c < op->y.cols; c++) {
             float gate = ref_row(&op->gate, r)[c], up = ref_row(&op->up, r)[c];
             ref_row(&op->y, r)[c] = op->act == ACT_CLAMPED ? clamped(gate, up) : activate(op->act, gate) * up;
+        }
+    return 0;
+}
+
+int ref_run_xielu(struct device *d, const void *p)
+{
+    (void)d;
+    const struct op_xielu *op = p;
+    for (uint32_t r = 0; r < op->x.rows; r++)
+        for (uint32_t c = 0; c < op->x.cols; c++) {
+            double x = (double)ref_row(&op->x, r)[c], least = x < (double)op->eps ? x : (double)op->eps;
+            double curve = x > 0 ? (double)op->alpha_p * x * x : (math_expd(least) - 1 - x) * (double)op->alpha_n;
+            ref_row(&op->x, r)[c] = (float)(curve + (double)op->beta * x);
         }
     return 0;
 }

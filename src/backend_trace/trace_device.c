@@ -241,6 +241,8 @@ static int op_norm_list(struct device *d, const struct op_norm *op)
     put_tensor(d, "x", &op->x);
     put_tensor(d, "y", &op->y);
     buf_printf(&d->text, " dim=%u eps=%.9g", op->dim, (double)op->eps);
+    buf_z(&d->text, op->own ? " own" : "");
+    buf_z(&d->text, op->centred ? " centred" : "");
     if (op->add) {
         buf_z(&d->text, " add");
         put_value(d, "scale", op->scale, 1);
@@ -294,9 +296,17 @@ static int op_attention_list(struct device *d, const struct op_attention *op)
 
 static int op_gated_list(struct device *d, const struct op_gated *op)
 {
-    static const char *const names[ACT_COUNT] = {"silu", "gelu_tanh", "gelu_erf", "sigmoid", "clamped"};
+    static const char *const names[ACT_COUNT] = {"silu", "gelu_tanh", "gelu_erf", "sigmoid", "clamped", "relu"};
     buf_printf(&d->text, "gated %s", names[op->act]);
     put_tensor(d, "y", &op->y);
+    return end_line(d);
+}
+
+static int op_xielu_list(struct device *d, const struct op_xielu *op)
+{
+    buf_z(&d->text, "xielu");
+    put_tensor(d, "x", &op->x);
+    buf_printf(&d->text, " alphas=%.9g,%.9g beta=%.9g eps=%.9g", (double)op->alpha_p, (double)op->alpha_n, (double)op->beta, (double)op->eps);
     return end_line(d);
 }
 

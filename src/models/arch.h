@@ -22,7 +22,7 @@
 #include "models/model.h"
 
 #define ARCH_LIST(X) X(llama) X(mistral) X(qwen2) X(qwen3) X(phi3) X(granite) X(gemma2) X(gemma3) X(lfm2) X(qwen3_5) X(glm4) X(seed_oss) \
-    X(olmo2) X(smollm3) X(gemma4) X(qwen3_moe)
+    X(olmo2) X(smollm3) X(gemma4) X(qwen3_moe) X(olmo3) X(cohere2) X(apertus)
 
 /* ---- architectures ---- */
 
@@ -40,6 +40,7 @@ struct arch {
     const struct bind *binds;
     uint32_t bind_count;
     int (*layer)(struct model *m, uint32_t layer, struct err *err);
+    int (*bound)(struct model *m, struct err *err); /* after the bind table; NULL: nothing */
     int (*begin)(struct model *m, struct err *err); /* between the embedding and the layers; NULL: nothing */
 };
 
@@ -74,6 +75,9 @@ struct metadata_reader {
 void metadata_key(char out[128], const struct metadata_reader *md, const char *key); /* the key's whole name */
 int metadata_u32(const struct metadata_reader *md, const char *key, uint32_t *out, struct err *err);
 int metadata_f32(const struct metadata_reader *md, const char *key, float *out, struct err *err);
+/* attention.sliding_window_pattern: one flag a layer, or the period; `period` where the key is absent. */
+int metadata_read_pattern(struct hparams *hp, const struct metadata_reader *md, uint32_t period, struct err *err);
+bool metadata_has_tensor(const struct metadata_reader *md, uint32_t layer, const char *what); /* blk.<layer>.<what> */
 /* One flag a layer of `blocks`; `known` false when the key is absent. */
 int metadata_flags(const struct metadata_reader *md, const char *key, uint32_t blocks, uint8_t *out, bool *known, struct err *err);
 int metadata_read_common(struct hparams *hp, const struct metadata_reader *md, struct err *err);

@@ -62,6 +62,8 @@ static int flags_check(const struct model *m, struct err *err)
                  {HP_ATTN_GATE, "a gate of the attention output"},
                  {HP_QK_NORM_WIDE, "norms of all of q and k"},
                  {HP_FUSED_QKV, "q, k and v in one tensor"},
+                 {HP_CONV_BIAS, "a bias of the convolution"},
+                 {HP_STATE_BIAS, "biases around the convolution"},
                  {HP_LAYER_SCALE, "a scale behind each layer"},
                  {HP_LAYER_INPUTS, "embeddings of each layer"},
                  {HP_FUSED_GATE_UP, "gate and up in one tensor"},
@@ -416,6 +418,9 @@ int model_bind(struct model *m, bool plan_only, struct err *err)
     }
     if (rc == 0) {
         rc = source_check_marks(&m->source, err);
+    }
+    if (rc == 0 && m->arch->bound != NULL) {
+        rc = m->arch->bound(m, err);
     }
     if (rc == 0 && !plan_only) {
         rc = weights_settle(m, false, err);

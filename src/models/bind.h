@@ -26,11 +26,12 @@ enum layer_vec {
     V_ATTN_NORM, V_FFN_NORM, V_POST_ATTN_NORM, V_POST_FFN_NORM, V_Q_NORM, V_K_NORM,
     V_Q_BIAS, V_K_BIAS, V_V_BIAS, V_O_BIAS, V_GATE_BIAS, V_UP_BIAS, V_DOWN_BIAS,
     V_STATE_CONV, V_STATE_RATE, V_STATE_DT, V_STATE_NORM, /* recurrent layers */
+    V_STATE_CONV_BIAS, V_STATE_IN_BIAS, V_STATE_OUT_BIAS,
     V_INPUT_NORM,
     V_ROUTER_BIAS, V_ROUTE_BIAS, V_EXPERT_GATE_BIAS, V_EXPERT_UP_BIAS, V_EXPERT_DOWN_BIAS, V_EXPERT_SCALE, /* experts */
     LAYER_VECS
 };
-enum layer_number { N_SCALE, LAYER_NUMBERS }; /* tensors of one element, which the host reads */
+enum layer_number { N_SCALE, N_ALPHA_P, N_ALPHA_N, N_BETA, N_EPS, LAYER_NUMBERS }; /* tensors of one element, which the host reads */
 
 /* ones: a vector of ones that no file has; ignored layer: a tensor, weights named without ".weight", that may be there */
 enum bind_kind {

@@ -74,7 +74,10 @@ static int read_act(struct hparams *hp, const struct config_reader *cfg, struct 
     if (rc != 0 || name.p == NULL) {
         return rc;
     }
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+    if (hp->own_act != NULL && str_is(name, hp->own_act)) {
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof known / sizeof known[0] && hp->own_act == NULL; i++) {
         if (str_is(name, known[i].name)) {
             hp->act = known[i].act;
             return 0;

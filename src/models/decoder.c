@@ -1,6 +1,6 @@
 /* models/decoder.c - one pre-norm transformer layer, with what its members differ in taken from hparams: biases, norms of q, k and v,
  * norms after each block, scales, soft cap, sliding window, two ropes or none, a gate of attention's output, no norm before the blocks,
- * sizes of each layer's own, K and V of an earlier layer, v that is k, recurrent layers.
+ * one norm for both blocks, sizes of each layer's own, K and V of an earlier layer, v that is k, recurrent layers.
  *
  *   x += scale * [post] Wo attention(rope [norm] Wq n(x), rope [norm] Wk n(x), [norm] Wv n(x)) [sigmoid(Wg n(x))]     n: RMS norm
  *   x += scale * [post] Wdown (act(Wgate n(x)) * Wup n(x)), or experts (experts.c) */
@@ -24,15 +24,16 @@ int decoder_output(struct model *m, struct weight *w, const float *bias, struct 
     return op_norm(m->device, &norm, err);
 }
 
-/* y_i = W_i n(x) + bias_i, or of x itself where the architecture has no norm before its blocks. */
+/* y_i = W_i n(x) + bias_i; of x itself where the architecture has no norm before its blocks, of one norm where both blocks share it. */
 static int block_inputs(struct model *m, const struct op_norm_linear *op, struct err *err)
 {
-    if ((m->hp.flags & HP_NO_PRE_NORM) == 0) {
+    bool shared = (m->hp.flags & HP_PARALLEL) != 0;
+    if (!shared && (m->hp.flags & HP_NO_PRE_NORM) == 0) {
         return op_norm_linear(m->device, op, err);
     }
     int rc = 0;
     for (uint32_t i = 0; i < op->n && rc == 0; i++) {
-        struct op_linear linear = {.w = op->w[i], .bias = op->bias[i], .x = op->x, .y = op->y[i], .alpha = 1.0f};
+        struct op_linear linear = {.w = op->w[i], .bias = op->bias[i], .x = shared ? op->scratch : op->x, .y = op->y[i], .alpha = 1.0f};
         rc = op_linear(m->device, &linear, err);
     }
     return rc;
@@ -152,7 +153,7 @@ int decoder_mlp(struct model *m, uint32_t layer, struct err *err)
     struct tensor x = step_rows(m, m->step.x), gate = tensor_cols(step_rows(m, m->step.gate), 0, ffn);
     struct tensor up = tensor_cols(step_rows(m, m->step.up), 0, ffn);
     int rc = 0;
-    if ((hp->flags & (HP_MLP_BIAS | HP_NO_PRE_NORM)) == 0) {
+    if ((hp->flags & (HP_MLP_BIAS | HP_NO_PRE_NORM | HP_PARALLEL)) == 0) {
         struct op_norm_gated op = {.x = x, .norm_w = l->v[V_FFN_NORM], .eps = hp->eps, .gate = l->w[W_GATE], .up = l->w[W_UP],
                                    .act = hp->act, .y = gate, .scratch = step_rows(m, m->step.normed), .scratch_gate = gate,
                                    .scratch_up = up};
@@ -177,7 +178,15 @@ int decoder_mix(struct model *m, uint32_t layer, struct err *err)
 
 int decoder_layer(struct model *m, uint32_t layer, struct err *err)
 {
-    int rc = decoder_mix(m, layer, err);
+    int rc = 0;
+    if ((m->hp.flags & HP_PARALLEL) != 0) {
+        struct op_norm norm = {.x = step_rows(m, m->step.x), .y = step_rows(m, m->step.normed), .dim = m->hp.hidden,
+                               .w = m->layers[layer].v[V_ATTN_NORM], .eps = m->hp.eps, .centred = (m->hp.flags & HP_LAYER_NORM) != 0};
+        rc = op_norm(m->device, &norm, err);
+    }
+    if (rc == 0) {
+        rc = decoder_mix(m, layer, err);
+    }
     if (rc != 0) {
         return rc;
     }

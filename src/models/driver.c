@@ -366,7 +366,8 @@ static int head_tile(struct model *m, uint32_t first, uint32_t count, struct err
     const struct hparams *hp = &m->hp;
     struct tensor out = tensor_rows(s->out, 0, count), logits = tensor_rows(s->logits, 0, count);
     struct op_gather gather = {.x = tensor_rows(s->x, 0, s->rows), .y = out, .rows = s->out_rows + first};
-    struct op_norm norm = {.x = out, .y = out, .dim = hp->hidden, .w = m->vecs[V_FINAL_NORM], .eps = hp->eps, .scale = 1.0f};
+    struct op_norm norm = {.x = out, .y = out, .dim = hp->hidden, .w = m->vecs[V_FINAL_NORM], .eps = hp->eps, .scale = 1.0f,
+                           .centred = (hp->flags & HP_LAYER_NORM) != 0};
     struct op_linear head = {.w = m->weights[W_HEAD], .x = out, .y = logits, .alpha = hp->logit_scale};
     struct op_softcap cap = {.x = logits, .cap = hp->final_softcap};
     int rc = op_gather(m->device, &gather, err);

@@ -2,13 +2,6 @@
  * embeddings of each layer. */
 #include "models/gemma.h"
 
-void gemma_layers_by_period(struct hparams *hp, uint32_t period)
-{
-    for (uint32_t i = 0; i < hp->layers && i < MODEL_LAYERS_MAX; i++) {
-        hp->sliding[i] = period != 0 && (i + 1) % period != 0;
-    }
-}
-
 int gemma_read_scales(struct hparams *hp, const struct config_reader *cfg, struct err *err)
 {
     float query_scalar = 256.0f;
@@ -59,15 +52,6 @@ int gemma_read_metadata(struct hparams *hp, const struct metadata_reader *md, ui
     }
     hp->embed_scale = __builtin_sqrtf((float)hp->hidden);
     return rc;
-}
-
-int gemma_read_pattern(struct hparams *hp, const struct metadata_reader *md, bool *known, struct err *err)
-{
-    char name[128];
-    metadata_key(name, md, "attention.sliding_window_pattern");
-    const struct gguf_value *v = gguf_value_find(md->gguf, name);
-    *known = v != NULL && v->type == GGUF_ARRAY;
-    return *known ? metadata_flags(md, "attention.sliding_window_pattern", hp->layers, hp->sliding, known, err) : 0;
 }
 
 /* ---- layers that read another's keys and values ---- */

@@ -25,16 +25,12 @@ enum { GEMMA_INPUTS, GEMMA_EMBEDDED, GEMMA_GATE, GEMMA_EXTRA };
     BIND_MATRIX(W_INPUT_OUT, "proj", "per_layer_projection", DIM_HIDDEN, DIM_INPUT, SPLIT_NONE, .when = HP_LAYER_INPUTS),        \
     BIND_VECTOR(V_INPUT_NORM, "post_norm.weight", "post_per_layer_input_norm.weight", DIM_HIDDEN, .when = HP_LAYER_INPUTS)
 
-/* Every `period`-th layer is full, the others slide; 0: none slides. */
-void gemma_layers_by_period(struct hparams *hp, uint32_t period);
 /* query_pre_attn_scalar, the two soft caps, the window; and the scale of the embedding. */
 int gemma_read_scales(struct hparams *hp, const struct config_reader *cfg, struct err *err);
 /* use_bidirectional_attention: refused, unless it is about pictures only. */
 int gemma_refuse_bidirectional(const struct config_reader *cfg, struct err *err);
 /* Common keys, rope, window, soft caps, scales; a model of `layers_27b` layers has an attention scale of its own (0: none has). */
 int gemma_read_metadata(struct hparams *hp, const struct metadata_reader *md, uint32_t layers_27b, struct err *err);
-/* attention.sliding_window_pattern as one flag a layer; `known` false when it is a period or absent. */
-int gemma_read_pattern(struct hparams *hp, const struct metadata_reader *md, bool *known, struct err *err);
 
 /* The last `shared` layers read what the last layer of their kind before them stored. */
 int gemma_share_kv(struct hparams *hp, uint32_t shared, struct err *err);

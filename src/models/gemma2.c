@@ -41,7 +41,7 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
         rc = config_read_layer_types(hp, cfg, &known, err);
     }
     if (!known) {
-        gemma_layers_by_period(hp, 2);
+        hparams_layers_by_period(hp, 2);
     }
     return rc;
 }
@@ -50,7 +50,7 @@ static int read_metadata(struct hparams *hp, const struct metadata_reader *md, s
 {
     defaults(hp);
     int rc = gemma_read_metadata(hp, md, 46, err);
-    gemma_layers_by_period(hp, 2);
+    hparams_layers_by_period(hp, 2);
     return rc;
 }
 

@@ -65,25 +65,21 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
         rc = config_read_layer_types(hp, cfg, &known, err);
     }
     if (!known) {
-        gemma_layers_by_period(hp, pattern);
+        hparams_layers_by_period(hp, pattern);
     }
     return rc;
 }
 
 static int read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err)
 {
-    uint32_t period = 6;
-    bool known = false;
     defaults(hp);
     int rc = gemma_read_metadata(hp, md, 62, err);
     if (rc == 0) {
-        rc = gemma_read_pattern(hp, md, &known, err);
+        rc = metadata_read_pattern(hp, md, 6, err);
     }
-    if (rc != 0 || known) {
-        return rc;
+    if (hp->window == 0) {
+        memset(hp->sliding, 0, sizeof hp->sliding);
     }
-    rc = metadata_u32(md, "attention.sliding_window_pattern", &period, err);
-    gemma_layers_by_period(hp, hp->window != 0 ? period : 0);
     return rc;
 }
 

@@ -8,8 +8,6 @@
  * Rope of full layers turns the first part of the pairs (i, i + head / 2); in GGUF files the others' frequencies are divided by 1e30. */
 #include "models/gemma.h"
 
-#include <stdio.h>
-
 static const struct bind binds[] = {
     BINDS_ENDS, BINDS_O, BINDS_MLP,
     {.kind = BIND_ONES, .slot = V_ONES, .rows = DIM_HEAD_MOST, .cols = DIM_1},
@@ -125,7 +123,7 @@ static int read_layers(struct hparams *hp, const struct config_reader *cfg, stru
     uint32_t shared = 0;
     int rc = config_read_layer_types(hp, cfg, &known, err);
     if (rc == 0 && !known) {
-        gemma_layers_by_period(hp, 6);
+        hparams_layers_by_period(hp, 6);
     }
     if (rc == 0) {
         rc = json_get_u32(cfg->root, "num_kv_shared_layers", &shared, cfg->where, err);
@@ -181,13 +179,6 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
 
 /* ---- GGUF ---- */
 
-static bool has_layer_tensor(const struct metadata_reader *md, uint32_t layer, const char *what)
-{
-    char name[64];
-    snprintf(name, sizeof name, "blk.%u.%s", layer, what);
-    return gguf_tensor_find(md->gguf, str_of(name)) != NULL;
-}
-
 /* key_length is of full layers, key_length_swa of the others. */
 static int read_metadata_heads(struct hparams *hp, const struct metadata_reader *md, struct err *err)
 {
@@ -203,7 +194,7 @@ static int read_metadata_heads(struct hparams *hp, const struct metadata_reader 
     }
     full_layers(hp, full, 0, false);
     for (uint32_t i = 0; i < hp->layers; i++) {
-        hp->v_is_k[i] = !has_layer_tensor(md, i, "attn_v.weight");
+        hp->v_is_k[i] = !metadata_has_tensor(md, i, "attn_v.weight");
     }
     hp->rope[1].rot = hp->head_dim;
     return rc != 0 ? rc : metadata_u32(md, "rope.dimension_count_swa", &hp->rope[1].rot, err);
@@ -216,7 +207,7 @@ static int read_metadata(struct hparams *hp, const struct metadata_reader *md, s
     defaults(hp);
     int rc = gemma_read_metadata(hp, md, 0, err);
     if (rc == 0) {
-        rc = gemma_read_pattern(hp, md, &known, err);
+        rc = metadata_flags(md, "attention.sliding_window_pattern", hp->layers, hp->sliding, &known, err);
     }
     if (rc == 0 && !known) {
         return err_set(err, ERR_FORMAT, "%s.attention.sliding_window_pattern is missing", md->arch);
@@ -233,7 +224,7 @@ static int read_metadata(struct hparams *hp, const struct metadata_reader *md, s
     if (rc == 0) {
         rc = gemma_share_kv(hp, shared, err);
     }
-    hp->flags |= has_layer_tensor(md, 0, "layer_output_scale.weight") ? HP_LAYER_SCALE : 0;
+    hp->flags |= metadata_has_tensor(md, 0, "layer_output_scale.weight") ? HP_LAYER_SCALE : 0;
     return rc != 0 ? rc : gemma_layer_inputs(hp, inputs, hp->vocab, err);
 }
 

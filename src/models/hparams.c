@@ -26,6 +26,13 @@ void hparams_finish(struct hparams *hp)
     }
 }
 
+void hparams_layers_by_period(struct hparams *hp, uint32_t period)
+{
+    for (uint32_t i = 0; i < hp->layers && i < MODEL_LAYERS_MAX; i++) {
+        hp->sliding[i] = period != 0 && (i + 1) % period != 0;
+    }
+}
+
 static uint32_t widest(const struct hparams *hp, uint32_t (*of)(const struct layer_shape *l))
 {
     uint32_t most = 0;

@@ -51,6 +51,10 @@ enum hparam_flag {
     HP_ROUTE_BIAS = 1 << 26,   /* counts for the choice of experts alone */
     HP_SHARED_GATE = 1 << 27,  /* the shared expert times the sigmoid of a gate */
     HP_SINKS = 1 << 28,        /* a score of every head that takes part in the softmax and has no value */
+    HP_LAYER_NORM = 1 << 16,   /* norms take the mean out first */
+    HP_PARALLEL = 1 << 17,     /* attention and MLP read one norm of the stream */
+    HP_CONV_BIAS = 1 << 18,    /* recurrent layers: of the convolution */
+    HP_STATE_BIAS = 1 << 19,   /* recurrent layers: of the products before and after it */
 };
 
 /* Sizes that may differ from layer to layer. */
@@ -72,6 +76,7 @@ struct hparams {
     uint32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, context_train;
     float eps;
     enum act act;
+    const char *own_act;       /* hidden_act of an architecture with an activation of its own; NULL: one of enum act */
     uint32_t flags;            /* enum hparam_flag */
     float embed_scale;         /* 1 = none */
     float residual_scale;      /* of what a block adds to the stream */
@@ -105,6 +110,8 @@ uint32_t model_head_dim(const struct hparams *hp);
 uint32_t model_ffn(const struct hparams *hp);
 /* The values that layers left open. */
 void hparams_finish(struct hparams *hp);
+/* Every `period`-th layer is full, the others slide; 0: none slides. */
+void hparams_layers_by_period(struct hparams *hp, uint32_t period);
 /* Recurrent layers: columns of what the convolution and the recurrence read, and of what they give; 0: the model has none. */
 uint32_t model_state_cols(const struct hparams *hp);
 uint32_t model_state_out(const struct hparams *hp);

@@ -21,6 +21,12 @@ static const struct bind binds[] = {
     BIND_MATRIX(W_STATE_OUT, "shortconv.out_proj", "conv.out_proj", DIM_HIDDEN, DIM_STATE_OUT, SPLIT_NONE,
                 .layers = LAYERS_RECURRENT),
     BIND_TAPS("shortconv.conv.weight", "conv.conv.weight"),
+    BIND_VECTOR(V_STATE_CONV_BIAS, "shortconv.conv.bias", "conv.conv.bias", DIM_CHANNELS, .when = HP_CONV_BIAS,
+                .layers = LAYERS_RECURRENT),
+    BIND_VECTOR(V_STATE_IN_BIAS, "shortconv.in_proj.bias", "conv.in_proj.bias", DIM_STATE_COLS, .when = HP_STATE_BIAS,
+                .layers = LAYERS_RECURRENT),
+    BIND_VECTOR(V_STATE_OUT_BIAS, "shortconv.out_proj.bias", "conv.out_proj.bias", DIM_HIDDEN, .when = HP_STATE_BIAS,
+                .layers = LAYERS_RECURRENT),
     BIND_MATRIX(W_GATE, "ffn_gate", "feed_forward.w1", DIM_FFN, DIM_HIDDEN, SPLIT_ROWS),
     BIND_MATRIX(W_UP, "ffn_up", "feed_forward.w3", DIM_FFN, DIM_HIDDEN, SPLIT_ROWS),
     BIND_MATRIX(W_DOWN, "ffn_down", "feed_forward.w2", DIM_HIDDEN, DIM_FFN, SPLIT_COLS)};
@@ -100,9 +106,7 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
     if (rc == 0) {
         rc = json_get_bool(cfg->root, "conv_bias", &bias, cfg->where, err);
     }
-    if (rc == 0 && bias) {
-        return err_set(err, ERR_UNSUPPORTED, "%s: conv_bias is not supported", cfg->where);
-    }
+    hp->flags |= bias ? HP_CONV_BIAS | HP_STATE_BIAS : 0;
     state_set(hp, taps);
     if (rc == 0) {
         rc = config_read_layer_types(hp, cfg, &known, err);
@@ -123,6 +127,9 @@ static int read_metadata(struct hparams *hp, const struct metadata_reader *md, s
         rc = metadata_u32(md, "shortconv.l_cache", &taps, err);
     }
     state_set(hp, taps);
+    for (uint32_t i = 0; i < hp->layers && rc == 0; i++) {
+        hp->flags |= metadata_has_tensor(md, i, "shortconv.conv.bias") ? HP_CONV_BIAS | HP_STATE_BIAS : 0;
+    }
     return rc;
 }
 

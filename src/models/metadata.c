@@ -151,6 +151,28 @@ int metadata_flags(const struct metadata_reader *md, const char *key, uint32_t b
     return 0;
 }
 
+int metadata_read_pattern(struct hparams *hp, const struct metadata_reader *md, uint32_t period, struct err *err)
+{
+    static const char key[] = "attention.sliding_window_pattern";
+    char name[128];
+    bool known = false;
+    metadata_key(name, md, key);
+    const struct gguf_value *v = gguf_value_find(md->gguf, name);
+    if (v != NULL && v->type == GGUF_ARRAY) {
+        return metadata_flags(md, key, hp->layers, hp->sliding, &known, err);
+    }
+    int rc = metadata_u32(md, key, &period, err);
+    hparams_layers_by_period(hp, period);
+    return rc;
+}
+
+bool metadata_has_tensor(const struct metadata_reader *md, uint32_t layer, const char *what)
+{
+    char name[MODEL_NAME_MAX];
+    snprintf(name, sizeof name, "blk.%u.%s", layer, what);
+    return gguf_tensor_find(md->gguf, str_of(name)) != NULL;
+}
+
 /* Key/value heads, 0 of them for recurrent layers, and feed-forward sizes; the model's are the first layer's that has any. */
 static int read_shapes(struct hparams *hp, const struct metadata_reader *md, struct err *err)
 {

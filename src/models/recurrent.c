@@ -9,15 +9,16 @@ static int conv_block(struct model *m, uint32_t layer, struct err *err)
     const struct layer_weights *l = &m->layers[layer];
     struct tensor in = step_rows(m, m->step.state_in), out = step_rows(m, m->step.state_out);
     struct op_norm_linear project = {.x = step_rows(m, m->step.x), .norm_w = l->v[V_ATTN_NORM], .eps = m->hp.eps, .n = 1,
-                                     .w = {l->w[W_STATE_IN]}, .y = {in}, .scratch = step_rows(m, m->step.normed)};
+                                     .w = {l->w[W_STATE_IN]}, .bias = {l->v[V_STATE_IN_BIAS]}, .y = {in}, .scratch = step_rows(m, m->step.normed)};
     int rc = op_norm_linear(m->device, &project, err);
     if (rc != 0) {
         return rc;
     }
-    struct op_short_conv conv = {.x = in, .y = out, .w = l->v[V_STATE_CONV], .layer = kv_state_view(m->step.kv, layer),
+    struct op_short_conv conv = {.x = in, .y = out, .w = l->v[V_STATE_CONV], .bias = l->v[V_STATE_CONV_BIAS],
+                                 .layer = kv_state_view(m->step.kv, layer),
                                  .spans = m->step.spans, .span_count = m->step.span_count, .tables = step_tables(m, layer)};
     rc = op_short_conv(m->device, &conv, err);
-    return rc != 0 ? rc : decoder_output(m, l->w[W_STATE_OUT], NULL, out, NULL, err);
+    return rc != 0 ? rc : decoder_output(m, l->w[W_STATE_OUT], l->v[V_STATE_OUT_BIAS], out, NULL, err);
 }
 
 static int delta_block(struct model *m, uint32_t layer, struct err *err)

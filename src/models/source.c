@@ -144,13 +144,15 @@ int source_weight(struct source *s, const char *name, struct weight_src *out, st
     return rc;
 }
 
-/* Shape as rows x cols of a vector, or of a matrix that may have a middle dimension of 1; 0 x 0 when it is neither. */
+/* Shape as rows x cols of a number, a vector, or of a matrix that may have a middle dimension of 1; 0 x 0 when it is neither. */
 static void vec_shape(const struct gguf_tensor *g, const struct st_tensor *t, uint64_t *rows, uint64_t *cols)
 {
     uint32_t n_dims = g != NULL ? g->n_dims : t->n_dims;
     bool flat = n_dims == 2 || (g == NULL && n_dims == 3 && t->shape[1] == 1);
     *rows = *cols = 0;
-    if (n_dims == 1) {
+    if (n_dims == 0) {
+        *rows = *cols = 1;
+    } else if (n_dims == 1) {
         *rows = g != NULL ? g->ne[0] : t->shape[0];
         *cols = 1;
     } else if (flat) {

@@ -45,10 +45,12 @@ struct op_linear_heads { /* per head h: y_h = (W_h x_h, tail): W_h = rows [h out
 struct op_norm {     /* per group g of `dim` columns: y = (x r) w, r = 1 / sqrt(mean(x^2) + eps); add: y += scale * that */
     struct tensor x, y;     /* cols = groups * dim; y may be x when add is false */
     uint32_t dim;
-    const float *w;         /* vec [dim] */
+    const float *w;         /* vec [dim]; own: vec [x.cols], every group its own */
     float eps;
     bool add;
     float scale;            /* used with add; 1 = exactly the sum */
+    bool own;
+    bool centred;           /* layer norm: x less its mean stands for x; not with add */
 };
 struct op_rope_table { /* table[r][i] = cos, sin of f32(pos) * inv_freq[i], times mscale */
     const uint32_t *pos;    /* device, [table.rows] */
@@ -85,6 +87,10 @@ struct op_attention { /* y[r][h] = softmax(scale q k) v over the positions r may
 struct op_gated {    /* y = act(gate) * up */
     struct tensor gate, up, y;
     enum act act;
+};
+struct op_xielu {    /* in place: x > 0: alpha_p x^2 + beta x; else (exp(min(x, eps)) - 1 - x) alpha_n + beta x */
+    struct tensor x;
+    float alpha_p, alpha_n, beta, eps;
 };
 struct op_add {      /* y = y * y_scale + x * x_scale (one rounding each, product first) */
     struct tensor x, y;
@@ -222,6 +228,7 @@ struct op_attn_prepare { /* q, k: optional per-head norm, then rope; k, v stored
     REQUIRED(kv_write)                  \
     REQUIRED(attention)                 \
     REQUIRED(gated)                     \
+    REQUIRED(xielu)                     \
     REQUIRED(add)                       \
     REQUIRED(scale)                     \
     REQUIRED(softcap)                   \

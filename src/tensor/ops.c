@@ -150,6 +150,7 @@ int op_norm(struct device *d, const struct op_norm *op, struct err *err)
     TRY(need_pointer("norm", "w", op->w, err));
     NEED("norm", op->dim && op->x.cols % op->dim == 0, "%u columns in groups of %u", op->x.cols, op->dim);
     NEED("norm", !op->add || op->x.data != op->y.data, "added onto its own input");
+    NEED("norm", !op->add || !op->centred, "centred and added");
     return op->x.rows ? ENQUEUE(norm) : 0;
 }
 
@@ -217,6 +218,14 @@ int op_gated(struct device *d, const struct op_gated *op, struct err *err)
     TRY(need_tensor("gated", "y", &op->y, op->gate.rows, op->gate.cols, err));
     NEED("gated", (unsigned)op->act < ACT_COUNT, "activation %d", (int)op->act);
     return op->gate.rows ? ENQUEUE(gated) : 0;
+}
+
+int op_xielu(struct device *d, const struct op_xielu *op, struct err *err)
+{
+    TRY(need_tensor("xielu", "x", &op->x, op->x.rows, op->x.cols, err));
+    NEED("xielu", isfinite(op->alpha_p) && isfinite(op->alpha_n) && isfinite(op->beta) && op->eps <= 0, "alphas %g and %g, beta %g, eps %g",
+         (double)op->alpha_p, (double)op->alpha_n, (double)op->beta, (double)op->eps);
+    return op->x.rows ? ENQUEUE(xielu) : 0;
 }
 
 int op_add(struct device *d, const struct op_add *op, struct err *err)

@@ -21,7 +21,7 @@ struct weight;  /* a prepared weight; layout is the backend's own */
 
 /* Activation functions of the gated MLP: out = f(gate) * up; clamped (gpt-oss): g = min(gate, 7), u = up within -7 .. 7,
  * out = g sigmoid(1.702 g) * (u + 1). */
-enum act { ACT_SILU, ACT_GELU_TANH, ACT_GELU_ERF, ACT_SIGMOID, ACT_CLAMPED, ACT_COUNT };
+enum act { ACT_SILU, ACT_GELU_TANH, ACT_GELU_ERF, ACT_SIGMOID, ACT_CLAMPED, ACT_RELU, ACT_COUNT };
 
 /* How a router's logits become scores. */
 enum route_score {

@@ -176,7 +176,8 @@ static inline void case_norm(struct bench *b, struct outcome *out, const struct 
 {
     struct err err = {0};
     struct tensor x = bench_tensor(b, c->rows, c->cols * c->n, c->variant == 2 ? 1e-4f : 1), y = bench_tensor(b, c->rows, c->cols * c->n, 1);
-    struct op_norm op = {.x = x, .y = y, .dim = c->cols, .w = bench_floats(b, c->cols, 1), .eps = 1e-5f, .add = c->variant == 1, .scale = c->a};
+    struct op_norm op = {.x = x, .y = y, .dim = c->cols, .w = bench_floats(b, x.cols, 1), .eps = 1e-5f, .add = c->variant == 1,
+                         .scale = c->a, .own = c->variant >= 2, .centred = c->variant == 3};
     must(op_norm(b->d, &op, &err), &err);
     bench_wait(b);
     keep_tensor(out, &y);
@@ -226,6 +227,14 @@ static inline void case_gated(struct bench *b, struct outcome *out, const struct
     must(op_gated(b->d, &op, &err), &err);
     bench_wait(b);
     keep_tensor(out, &op.y);
+}
+static inline void case_xielu(struct bench *b, struct outcome *out, const struct row_case *c)
+{
+    struct err err = {0};
+    struct op_xielu op = {.x = bench_tensor(b, c->rows, c->cols, c->a), .alpha_p = 0.8f, .alpha_n = 0.9f, .beta = 0.5f, .eps = -1e-6f};
+    must(op_xielu(b->d, &op, &err), &err);
+    bench_wait(b);
+    keep_tensor(out, &op.x);
 }
 static inline void case_add(struct bench *b, struct outcome *out, const struct row_case *c)
 {
@@ -545,6 +554,8 @@ static inline size_t row_cases(struct row_case *cases)
         CASE("norm", 2e-6, case_norm, .rows = 3, .cols = dims[i], .n = 1)
         CASE("norm groups", 2e-6, case_norm, .rows = 2, .cols = dims[i], .n = 3, .variant = 2)
         CASE("norm add", 2e-6, case_norm, .rows = 1, .cols = dims[i], .n = 1, .variant = 1, .a = i % 2 ? 1.0f : 0.22f)
+        CASE("norm centred", 2e-6, case_norm, .rows = 2, .cols = dims[i], .n = 2, .variant = 3)
+        CASE("xielu", 1e-6, case_xielu, .rows = 2, .cols = dims[i], .a = i % 2 ? 3.0f : 1e-3f)
         CASE("add", 1e-6, case_add, .rows = 3, .cols = dims[i], .a = i % 2 ? 1.0f : 0.3f, .c = i % 3 ? 1.0f : 0.7f)
         CASE("scale", 0, case_scale, .rows = 3, .cols = dims[i], .a = 0.37f)
         CASE("softcap", 1e-6, case_softcap, .rows = 2, .cols = dims[i], .a = i % 2 ? 40.0f : 0.5f, .c = 30)

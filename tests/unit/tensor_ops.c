@@ -106,7 +106,9 @@ static void test_shapes_refused(void **state)
     REFUSED(op_norm(&d, &norm, &err), "16 columns in groups of 5");
     norm.dim = 4, norm.add = true;
     REFUSED(op_norm(&d, &norm, &err), "onto its own input");
-    norm.add = false, norm.x.stride = 3;
+    norm.x = other(2, 16), norm.centred = true;
+    REFUSED(op_norm(&d, &norm, &err), "centred and added");
+    norm.add = norm.centred = false, norm.x.stride = 3;
     REFUSED(op_norm(&d, &norm, &err), "stride 3");
     struct op_rope rope = {.x = tensor(2, 64), .n_heads = 2, .head_dim = 32, .table = tensor(2, 34)};
     REFUSED(op_rope(&d, &rope, &err), "34 columns for heads of 32");
