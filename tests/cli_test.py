@@ -163,6 +163,19 @@ def test_chat(tmp_path):
     assert not run("render", LLAMA, "--messages", messages, "--no-generation-prompt").stdout.endswith(b"<|assistant|>")
 
 
+def test_output_formats(tmp_path):
+    messages, template = tmp_path / "m.json", tmp_path / "t.jinja"
+    messages.write_text('[{"role": "user", "content": "hi"}]')
+    template.write_text("{% for m in messages %}<|user|>{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|><think>{% endif %}")
+    args = ("--chat", messages, "--chat-template", template, "--max-tokens", 12, "--temp", 0, "--ignore-eos")
+    plain, auto, named = generate(*args), generate(*args, "--output", "auto"), generate(*args, "--output", "hermes")
+    assert "reasoning" not in plain and plain["text"]
+    for out in (auto, named):  # the prompt opened the block: all is reasoning
+        assert out["text"] == "" and out["reasoning"] == plain["text"] and out["tool_calls"] == [] and out["ids"] == plain["ids"]
+        assert out["usage"]["reasoning_tokens"] == out["usage"]["completion_tokens"]
+    one_line(run("generate", LLAMA, *args, "--output", "nope", status=1), "nope")
+
+
 def test_template_override(tmp_path):
     template, messages = tmp_path / "t.jinja", tmp_path / "m.json"
     template.write_text("{% for m in messages %}[{{ m.content }}|{{ word }}|{{ tools|length if tools else 0 }}]{% endfor %}")

@@ -19,14 +19,25 @@ void call_args_put(struct output_parser *p)
     p->chunk.n = 0;
 }
 
+/* What is still held of the arguments of a call that breaks off. */
+static void give_pending(struct output_parser *p)
+{
+    if (p->step == ST_ARGS || p->step == ST_OBJECT || (p->step == ST_VALUE && p->value_mode == VALUE_STREAM))
+        value_pending(&p->value, &p->chunk);
+    else if (p->step == ST_VALUE && p->value_mode == VALUE_TRY)
+        buf_str(&p->chunk, buf_view(&p->held));
+    else if (p->step == ST_KEY || p->step == ST_VALUE_OPEN) {
+        buf_z(&p->chunk, p->wrote_args ? ", \"" : "{\"");
+        for (size_t i = 0; i < p->key.n; i++)
+            value_escape((uint8_t)p->key.p[i], &p->chunk);
+    }
+    call_args_put(p);
+}
+
 void call_fail(struct output_parser *p, uint16_t unit)
 {
     if (p->begun) {
-        if (p->step == ST_VALUE && p->value_mode == VALUE_TRY)
-            output_emit(p, OUTPUT_CALL_ARGUMENTS, p->held.p, p->held.n);
-        else if (p->step == ST_ARGS || p->step == ST_OBJECT || (p->step == ST_VALUE && p->value_mode == VALUE_STREAM))
-            value_pending(&p->value, &p->chunk);
-        call_args_put(p);
+        give_pending(p);
         call_end(p, false);
         p->held.n = 0;
     }

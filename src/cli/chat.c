@@ -17,7 +17,7 @@ static const char *known_role(struct str role)
     return NULL;
 }
 
-struct buf *chat_add(struct chat *c, const char *role, struct str content)
+struct chat_message *chat_add(struct chat *c, const char *role, struct str content)
 {
     if (c->n == c->cap) {
         size_t cap = c->cap ? 2 * c->cap : 16;
@@ -31,13 +31,16 @@ struct buf *chat_add(struct chat *c, const char *role, struct str content)
     struct chat_message *m = &c->messages[c->n++];
     *m = (struct chat_message){.role = role};
     buf_str(&m->content, content);
-    return &m->content;
+    return m;
 }
 
 void chat_drop_last(struct chat *c)
 {
-    if (c->n)
-        buf_free(&c->messages[--c->n].content);
+    if (c->n == 0)
+        return;
+    struct chat_message *m = &c->messages[--c->n];
+    buf_free(&m->content);
+    buf_free(&m->reasoning);
 }
 
 static bool has_system(const struct chat *c)
@@ -71,6 +74,10 @@ void chat_json(const struct chat *c, struct buf *out)
     for (size_t i = 0; i < c->n; i++) {
         buf_printf(out, "%s{\"role\":\"%s\",\"content\":", i ? ",\n " : "", c->messages[i].role);
         buf_json_str(out, buf_view(&c->messages[i].content));
+        if (c->messages[i].reasoning.n) {
+            buf_z(out, ",\"reasoning_content\":");
+            buf_json_str(out, buf_view(&c->messages[i].reasoning));
+        }
         buf_char(out, '}');
     }
     buf_char(out, ']');
@@ -109,7 +116,7 @@ int chat_load(struct chat *c, const char *path, struct err *err)
         if (!role || !yyjson_is_str(content))
             rc = err_set(err, ERR_FORMAT, "%s: message %zu: expected a role (system, user, assistant, tool) and a content string", path, i);
         else
-            chat_add(&fresh, role, json_str(content));
+            buf_str(&chat_add(&fresh, role, json_str(content))->reasoning, json_str(yyjson_obj_get(m, "reasoning_content")));
     }
     json_free(doc);
     buf_free(&text);

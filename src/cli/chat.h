@@ -5,16 +5,16 @@
 #include "base/buf.h"
 #include "base/err.h"
 
-struct chat_message { /* owns content */
+struct chat_message { /* owns content and reasoning */
     const char *role; /* "system", "user", "assistant" */
-    struct buf content;
+    struct buf content, reasoning; /* reasoning: of an answer; empty: none */
 };
 struct chat { /* owns messages */
     struct chat_message *messages;
     size_t n, cap;
 };
 
-struct buf *chat_add(struct chat *c, const char *role, struct str content); /* exits when out of memory; returns the content, to append to */
+struct chat_message *chat_add(struct chat *c, const char *role, struct str content); /* exits when out of memory; valid until the next */
 void chat_drop_last(struct chat *c);
 void chat_clear(struct chat *c);                         /* all but the system message */
 void chat_set_system(struct chat *c, struct str text);   /* empty text removes it */

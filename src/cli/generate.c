@@ -12,6 +12,7 @@ enum { POLL_MS = 50 };
 
 struct choice { /* what came back of one choice */
     struct buf text, ids, logprobs;
+    struct buf reasoning, calls, arguments; /* calls: JSON objects, with commas; arguments: of the open one */
     struct rh_event done;
     size_t id_count;
 };
@@ -43,6 +44,38 @@ static void add_logprob(struct buf *b, const struct rh_event *e)
     buf_z(b, "]}");
 }
 
+static bool read_output(const struct generation *g)
+{
+    return g->o->output && strcmp(g->o->output, "none") != 0;
+}
+
+/* A call, once it is complete: one JSON object. */
+static void take_call(struct generation *g, struct choice *c, const struct rh_event *e)
+{
+    if (e->kind == RH_EVENT_CALL_BEGIN) {
+        buf_printf(&c->calls, "%s{\"id\":", c->calls.n && g->o->json ? "," : "");
+        buf_json_str(&c->calls, str_of(e->call_id));
+        buf_z(&c->calls, ",\"name\":");
+        buf_json_str(&c->calls, str_of(e->call_name));
+    } else if (e->kind == RH_EVENT_CALL_ARGUMENTS) {
+        buf_put(&c->arguments, e->text, e->text_n);
+    } else {
+        buf_z(&c->calls, ",\"arguments\":");
+        buf_json_str(&c->calls, buf_view(&c->arguments));
+        buf_printf(&c->calls, ",\"whole\":%s}%s", e->call_whole ? "true" : "false", g->o->json ? "" : "\n");
+        c->arguments.n = 0;
+    }
+}
+
+/* Text of a kind of its own. */
+static void take_part(struct generation *g, struct choice *c, const struct rh_event *e)
+{
+    if (e->kind == RH_EVENT_REASONING)
+        buf_put(&c->reasoning, e->text, e->text_n);
+    else
+        take_call(g, c, e);
+}
+
 static void take_event(struct generation *g, const struct rh_event *e)
 {
     struct choice *c = &g->choices[e->choice];
@@ -50,9 +83,12 @@ static void take_event(struct generation *g, const struct rh_event *e)
         c->done = *e;
         return;
     }
-    if (e->kind != RH_EVENT_TEXT)
+    if (e->kind < RH_EVENT_TEXT)
         return;
-    if (!g->o->json) {
+    bool text = e->kind == RH_EVENT_TEXT;
+    if (!text)
+        take_part(g, c, e);
+    if (!g->o->json && text) {
         if (g->n == 1 && e->text_n) {
             fwrite(e->text, 1, e->text_n, stdout);
             fflush(stdout);
@@ -60,8 +96,9 @@ static void take_event(struct generation *g, const struct rh_event *e)
             buf_put(&c->text, e->text, e->text_n);
         return;
     }
-    buf_put(&c->text, e->text, e->text_n);
-    if (!e->has_token)
+    if (text)
+        buf_put(&c->text, e->text, e->text_n);
+    if (!e->has_token || !g->o->json)
         return;
     buf_printf(&c->ids, "%s%u", c->ids.n ? "," : "", e->id);
     if (g->o->logprobs || g->o->given[OPT_TOP_LOGPROBS])
@@ -136,13 +173,23 @@ static void put_choice(struct buf *b, const struct generation *g, const struct c
         buf_base64(b, buf_view(&c->text));
         buf_char(b, '"');
     }
+    if (read_output(g)) {
+        buf_z(b, ",\"reasoning\":");
+        buf_json_str(b, buf_view(&c->reasoning));
+        buf_z(b, ",\"tool_calls\":[");
+        buf_str(b, buf_view(&c->calls));
+        buf_char(b, ']');
+    }
     buf_printf(b, ",\"finish_reason\":\"%s\"", finish_name(c->done.finish));
     if (c->done.finish == RH_FINISH_ERROR) {
         buf_z(b, ",\"error\":");
         buf_json_str(b, str_of(c->done.error.text));
     }
-    buf_printf(b, ",\"usage\":{\"prompt_tokens\":%u,\"cached_tokens\":%u,\"completion_tokens\":%u},\"timings\":{",
+    buf_printf(b, ",\"usage\":{\"prompt_tokens\":%u,\"cached_tokens\":%u,\"completion_tokens\":%u",
                c->done.usage.prompt_tokens, c->done.usage.cached_tokens, c->done.usage.completion_tokens);
+    if (read_output(g))
+        buf_printf(b, ",\"reasoning_tokens\":%u", c->done.usage.reasoning_tokens);
+    buf_z(b, "},\"timings\":{");
     put_f64(b, "load_ms", t->load_ms), buf_char(b, ',');
     put_f64(b, "queue_ms", t->queue_ms), buf_char(b, ',');
     put_f64(b, "prefill_ms", t->prefill_ms), buf_char(b, ',');
@@ -203,7 +250,8 @@ static int print_json(const struct generation *g, const struct rh_sampling *samp
     buf_char(&b, '}');
     bool failed = b.failed;
     for (uint32_t i = 0; i < g->n; i++)
-        failed |= g->choices[i].text.failed || g->choices[i].ids.failed || g->choices[i].logprobs.failed;
+        failed |= g->choices[i].text.failed || g->choices[i].reasoning.failed || g->choices[i].calls.failed || g->choices[i].arguments.failed ||
+                  g->choices[i].ids.failed || g->choices[i].logprobs.failed;
     if (!failed)
         puts(buf_cstr(&b));
     buf_free(&b);
@@ -216,6 +264,8 @@ static void print_choices(const struct generation *g)
         printf("%s--- choice %u\n", i ? "\n" : "", i);
         fwrite(g->choices[i].text.p, 1, g->choices[i].text.n, stdout);
     }
+    for (uint32_t i = 0; i < g->n; i++)
+        fwrite(g->choices[i].calls.p, 1, g->choices[i].calls.n, stdout);
     if (isatty(STDOUT_FILENO))
         putchar('\n');
 }
@@ -264,6 +314,13 @@ static int read_input(struct rh_request_options *r, struct session_chat *chat, c
     return 0;
 }
 
+static void choice_free(struct choice *c)
+{
+    struct buf *all[] = {&c->text, &c->ids, &c->logprobs, &c->reasoning, &c->calls, &c->arguments};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        buf_free(all[i]);
+}
+
 static int generate(struct session *s, struct rh_request_options *ro, const struct options *o)
 {
     struct rh_sampling sampling;
@@ -289,7 +346,7 @@ static int generate(struct session *s, struct rh_request_options *ro, const stru
     }
     rh_request_free(request);
     for (uint32_t i = 0; i < g.n; i++)
-        buf_free(&g.choices[i].text), buf_free(&g.choices[i].ids), buf_free(&g.choices[i].logprobs);
+        choice_free(&g.choices[i]);
     mem_free(g.choices);
     mem_free(biases);
     return rc;
@@ -304,7 +361,8 @@ int cli_generate(struct options *o)
     struct err err = {0};
     struct rh_request_options r = {.max_tokens = o->max_tokens, .ignore_eos = o->ignore_eos, .seed_given = o->given[OPT_SEED],
                                    .seed = o->seed, .n = o->choices, .logprobs = o->logprobs || o->given[OPT_TOP_LOGPROBS],
-                                   .top_logprobs = o->top_logprobs, .propose = o->propose, .propose_depth = o->propose_depth};
+                                   .top_logprobs = o->top_logprobs, .propose = o->propose, .propose_depth = o->propose_depth,
+                                   .output = o->output ? o->output : "none"};
     int rc = read_input(&r, &chat, o);
     if (rc == 0)
         rc = session_stops("generate", o, &r, &stop, &stop_ids);

@@ -44,6 +44,8 @@
       "who guesses tokens ahead: none, auto (default), or some of echo,lookup,draft; changes no text")                                          \
     X(PROPOSE_DEPTH, U32, propose_depth, "propose-depth", 0, "", G_REQUEST, 0, 31, "N",                                                   \
       "most tokens of a guess, whatever it costs; 0: as many as pay")                                                                     \
+    X(OUTPUT, STR, output, "output", 0, "", G_REQUEST, 0, 0, "FORMAT",                                                                    \
+      "how reasoning and tool calls are told from text: auto, none or a name (docs/output.md)")                                           \
     X(IGNORE_EOS, FLAG, ignore_eos, "ignore-eos", 0, "", G_REQUEST, 0, 0, "", "the end-of-text token is an ordinary token")               \
     X(STOP, LIST, stop, "stop", 0, "", G_REQUEST, 0, 0, "TEXT", "end before this text (may be repeated)")                                 \
     X(STOP_ID, LIST, stop_id, "stop-id", 0, "", G_REQUEST, 0, 0, "ID", "end at this token (may be repeated)")                             \

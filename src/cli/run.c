@@ -41,20 +41,34 @@ static void speed_line(const struct rh_event *e)
             t->decode_tokens_per_s, finish[e->finish], (unsigned long long)e->seed);
 }
 
-/* Stream one answer to standard output; its text is also appended to `kept`. */
-static int follow(struct talk *t, struct rh_request *r, struct buf *kept)
+/* Reasoning is shown to people only, dimmed, with an empty line after it. */
+static void show(struct talk *t, const struct rh_event *e, bool *dim)
+{
+    bool reasoning = e->kind == RH_EVENT_REASONING;
+    if (e->text_n == 0 || (reasoning && !t->terminal))
+        return;
+    if (reasoning != *dim)
+        fputs(reasoning ? "\033[2m" : "\033[0m\n\n", stdout);
+    *dim = reasoning;
+    fwrite(e->text, 1, e->text_n, stdout);
+    fflush(stdout);
+}
+
+/* Stream one answer to standard output; its text and its reasoning are also appended to `kept`. */
+static int follow(struct talk *t, struct rh_request *r, struct chat_message *kept)
 {
     struct rh_event e;
     int rc, status = 0;
-    bool cancelled = false;
+    bool cancelled = false, dim = false;
     while ((rc = rh_poll(r, &e, POLL_MS)) >= 0) {
-        if (rc == 1 && e.kind == RH_EVENT_TEXT && e.text_n) {
-            fwrite(e.text, 1, e.text_n, stdout);
-            fflush(stdout);
-            buf_put(kept, e.text, e.text_n);
+        if (rc == 1 && (e.kind == RH_EVENT_TEXT || e.kind == RH_EVENT_REASONING)) {
+            show(t, &e, &dim);
+            buf_put(e.kind == RH_EVENT_TEXT ? &kept->content : &kept->reasoning, e.text, e.text_n);
         }
         if (rc == 1 && e.kind == RH_EVENT_DONE) {
-            if (t->terminal || (kept->n && kept->p[kept->n - 1] != '\n'))
+            if (dim)
+                fputs("\033[0m", stdout);
+            if (t->terminal || (kept->content.n && kept->content.p[kept->content.n - 1] != '\n'))
                 putchar('\n');
             fflush(stdout);
             if (e.finish == RH_FINISH_ERROR)
@@ -87,7 +101,7 @@ static int answer(struct talk *t)
     const struct options *o = t->o;
     struct rh_request_options r = {.chat = &chat, .max_tokens = o->max_tokens, .ignore_eos = o->ignore_eos, .seed_given = o->given[OPT_SEED],
                                    .seed = o->seed, .sampling = &sampling, .session = "run", .propose = o->propose,
-                                   .propose_depth = o->propose_depth};
+                                   .propose_depth = o->propose_depth, .output = o->output};
     int rc = session_sampling(&t->s, o, &sampling, &biases);
     rc = rc ? rc : session_stops("run", o, &r, &stop, &stop_ids);
     stop_answer = 0;
@@ -96,8 +110,7 @@ static int answer(struct talk *t)
     if (!rc && rh_submit(t->s.model, &r, &request, &err))
         rc = session_fail("run", &err);
     if (!rc) {
-        struct buf *kept = chat_add(&t->chat, "assistant", (struct str){"", 0});
-        rc = follow(t, request, kept);
+        rc = follow(t, request, chat_add(&t->chat, "assistant", (struct str){"", 0}));
         if (rc && rc != 130)
             chat_drop_last(&t->chat);
     }

@@ -4,7 +4,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/rng.h"
-#include "chat/output.h"
+#include "chat/output_int.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -275,6 +275,209 @@ static void every_cutting_gives_the_same_events(void **state)
     }
 }
 
+/* ---- docs/output.md ---- */
+
+/* Does the row name it in backticks?  A bar is written \| there. */
+static void row_names(struct str row, const char *what)
+{
+    struct buf b = {0};
+    buf_char(&b, '`');
+    for (const char *c = what; *c; c++) {
+        buf_z(&b, *c == '|' ? "\\" : "");
+        buf_char(&b, *c);
+    }
+    if (*what != '`') /* a fence has spaces around it */
+        buf_char(&b, '`');
+    struct str text = buf_view(&b);
+    if (*what == '`')
+        text = str_from(text, 1);
+    if (str_find(row, text) == SIZE_MAX)
+        fail_msg("docs/output.md: no %.*s in |%.*s|", STR_ARG(text), STR_ARG(row));
+    buf_free(&b);
+}
+
+static void documentation_lists_the_formats(void **state)
+{
+    (void)state;
+    struct buf text = {0};
+    struct err e = {0};
+    assert_int_equal(file_read(&text, TEST_DATA "/../../docs/output.md", 1 << 20, &e), 0);
+    struct str rest = buf_view(&text), row;
+    size_t i = 0;
+    while (str_split(&rest, '\n', &row)) {
+        const struct output_format *f = output_format_at(i);
+        if (!str_starts(row, STR("| `")))
+            continue;
+        if (!f)
+            fail_msg("docs/output.md: a row too many: %.*s", STR_ARG(row));
+        row_names(str_n(row.p, 4 + strlen(f->name)), f->name);
+        for (int k = 0; k < OUTPUT_DETECT_MAX && f->detect[k].has; k++) {
+            row_names(row, f->detect[k].has);
+            if (f->detect[k].too)
+                row_names(row, f->detect[k].too);
+        }
+        for (int k = 0; k < OUTPUT_REASONING_MAX && f->reasoning[k].open; k++) {
+            row_names(row, f->reasoning[k].open);
+            row_names(row, f->reasoning[k].close);
+        }
+        i++;
+    }
+    assert_null(output_format_at(i));
+    buf_free(&text);
+}
+
+static void formats_are_found(void **state)
+{
+    (void)state;
+    struct str plain = STR("{% for m in messages %}{{ m.content }}{% endfor %}");
+    assert_string_equal(output_format_name(output_format_of_template(plain)), "none");
+    assert_string_equal(output_format_name(output_format_of_template((struct str){0})), "none");
+    assert_null(output_format_find(STR("hermes ")));
+    for (size_t i = 0; output_format_at(i); i++)
+        assert_ptr_equal(output_format_find(str_of(output_format_at(i)->name)), output_format_at(i));
+    assert_string_equal(output_format_name(output_format_of_template(STR("<tool_call> <function=a> <parameter=b>"))), "qwen3_coder");
+    assert_string_equal(output_format_name(output_format_of_template(STR("<tool_call> <arg_key>"))), "glm4");
+    assert_string_equal(output_format_name(output_format_of_template(STR("{% if tools %}"))), "json");
+}
+
+/* ---- nothing is lost ---- */
+
+enum { SOUP_PIECES = 40, SOUP_ROUNDS = 400 };
+
+static const char *const joints[] = {" ", "\n", "{", "}", "[", "]", "(", ")", ",", ":", "=", "'", "\\", "get_weather", "1", "<", ">", "```"};
+
+static void add_marker(const char **list, size_t *n, const char *marker)
+{
+    if (marker && *n < 64)
+        list[(*n)++] = marker;
+}
+
+static size_t markers_of(const struct output_format *f, const char **list)
+{
+    size_t n = 0;
+    for (int i = 0; i < OUTPUT_REASONING_MAX; i++)
+        add_marker(list, &n, f->reasoning[i].open), add_marker(list, &n, f->reasoning[i].close);
+    for (int i = 0; i < OUTPUT_CALL_KINDS; i++) {
+        const struct output_calls *c = &f->calls[i];
+        const char *const all[] = {c->open,     c->close,     c->call_open,  c->call_close,  c->separator,  c->name_end, c->id_open,
+                                   c->key_open, c->key_close, c->value_open, c->value_close, c->string_mark};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+            add_marker(list, &n, all[k]);
+    }
+    return n;
+}
+
+/* Markers, punctuation and words of their own, in any order. */
+static void make_soup(const struct output_format *f, uint32_t round, struct buf *out)
+{
+    const char *markers[64];
+    size_t marker_n = markers_of(f, markers), joint_n = sizeof joints / sizeof *joints;
+    for (uint32_t i = 0; i < SOUP_PIECES; i++) {
+        uint32_t counter[4] = {round, i, 9, 0}, bits[4];
+        rng_philox(11, counter, bits);
+        if (bits[0] % 8 < 3 && marker_n)
+            buf_z(out, markers[bits[1] % marker_n]);
+        else if (bits[0] % 8 < 6)
+            buf_z(out, joints[bits[1] % joint_n]);
+        else
+            buf_printf(out, "Z%uz", i);
+    }
+}
+
+/* Every word comes out somewhere, in order. */
+static void words_come_out(const struct output_format *f, struct str soup)
+{
+    struct output_options o = {.format = f, .calls = true, .tools = yyjson_obj_get(yyjson_doc_get_root(doc), "tools")};
+    struct output_parser *p;
+    struct output_event e;
+    struct buf all = {0};
+    struct err err = {0};
+    assert_int_equal(output_open(&o, &p, &err), 0);
+    assert_int_equal(output_put(p, soup, false), 0);
+    assert_int_equal(output_end(p), 0);
+    while (output_next(p, &e)) {
+        buf_str(&all, e.text);
+        if (e.kind == OUTPUT_CALL_BEGIN)
+            buf_z(&all, e.name), buf_z(&all, e.id);
+    }
+    struct str rest = buf_view(&all);
+    for (uint32_t i = 0; i < SOUP_PIECES; i++) {
+        char word[16];
+        snprintf(word, sizeof word, "Z%uz", i);
+        if (str_find(soup, str_of(word)) == SIZE_MAX)
+            continue;
+        size_t at = str_find(rest, str_of(word));
+        if (at == SIZE_MAX)
+            fail_msg("%s: %s of |%.*s| is not in |%.*s|", f->name, word, STR_ARG(soup), STR_ARG(buf_view(&all)));
+        rest = str_from(rest, at);
+    }
+    output_close(p);
+    buf_free(&all);
+}
+
+static void no_word_is_lost(void **state)
+{
+    (void)state;
+    for (size_t i = 0; output_format_at(i); i++)
+        for (uint32_t round = 0; round < SOUP_ROUNDS && !output_format_at(i)->headers; round++) {
+            struct buf soup = {0};
+            make_soup(output_format_at(i), round, &soup);
+            words_come_out(output_format_at(i), buf_view(&soup));
+            buf_free(&soup);
+        }
+}
+
+/* ---- bounds and failing memory ---- */
+
+static void long_texts_are_held_within_bounds(void **state)
+{
+    (void)state;
+    static const char *const heads[] = {"<tool_call>{\"name\": \"now\", \"x\": \"", "<tool_call>{\"arguments\": {\"a\": \"", "<tool_call>  "};
+    for (size_t k = 0; k < sizeof heads / sizeof *heads; k++) {
+        struct output_options o = {.format = output_format_find(STR("hermes")), .calls = true};
+        struct output_parser *p;
+        struct output_event e;
+        struct err err = {0};
+        size_t put = strlen(heads[k]), came = 0;
+        assert_int_equal(output_open(&o, &p, &err), 0);
+        assert_int_equal(output_put(p, str_of(heads[k]), false), 0);
+        for (int i = 0; i < 3 * OUTPUT_HOLD_MAX / 16; i++, put += 16) {
+            assert_int_equal(output_put(p, k < 2 ? STR("0123456789abcdef") : STR("\n               "), false), 0);
+            assert_true(p->held.n <= OUTPUT_HOLD_MAX + 64 && p->args.n <= OUTPUT_HOLD_MAX + 64);
+            while (output_next(p, &e))
+                came += e.text.n;
+        }
+        assert_int_equal(output_end(p), 0);
+        while (output_next(p, &e))
+            came += e.text.n;
+        assert_int_equal(came, put);
+        output_close(p);
+    }
+}
+
+static void memory_may_fail_anywhere(void **state)
+{
+    (void)state;
+    struct str text = STR("Hm.<tool_call>{\"arguments\": {\"city\": \"Paris\"}, \"name\": \"get_weather\"}</tool_call> <tool_call>x");
+    for (int64_t n = 0;; n++) {
+        struct output_options o = {.format = output_format_find(STR("hermes")), .calls = true,
+                                   .tools = yyjson_obj_get(yyjson_doc_get_root(doc), "tools"), .prompt_tail = STR("<think>")};
+        struct output_parser *p = NULL;
+        struct err err = {0};
+        mem_fault_set(n);
+        int rc = output_open(&o, &p, &err);
+        for (size_t at = 0; rc == 0 && at < text.n; at++)
+            rc = output_put(p, str_n(text.p + at, 1), false);
+        rc = rc ? rc : output_end(p);
+        mem_fault_set(-1);
+        output_close(p);
+        assert_true(rc == 0 || rc == ERR_NOMEM);
+        if (rc == 0)
+            break;
+        assert_true(n < 1000);
+    }
+}
+
 static int load(void **state)
 {
     (void)state;
@@ -297,6 +500,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recordings_give_their_events),
         cmocka_unit_test(every_cutting_gives_the_same_events),
+        cmocka_unit_test(documentation_lists_the_formats),
+        cmocka_unit_test(formats_are_found),
+        cmocka_unit_test(no_word_is_lost),
+        cmocka_unit_test(long_texts_are_held_within_bounds),
+        cmocka_unit_test(memory_may_fail_anywhere),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }
