@@ -15,6 +15,7 @@
 #include "server/server.h"
 
 struct gen;
+struct kept_response;
 
 /* process lifetime */
 struct server {
@@ -31,6 +32,7 @@ struct server {
     struct gen *gens;             /* all */
     uint32_t gen_count, job_count;
     struct metrics metrics;
+    struct kept_response *responses; /* responses_store.c */
     struct rh_sampling sampling;  /* defaults of requests */
     uint32_t vocab, context;
     char *info_json;              /* what `rhapsode info` says */

@@ -74,7 +74,7 @@ static void put_token(struct gen *g, struct buf *out, uint32_t id, float logprob
     buf_free(&scratch);
 }
 
-static void chat_logprob(struct gen *g, struct gen_choice *c, const struct rh_event *e)
+void openai_logprob(struct gen *g, struct gen_choice *c, const struct rh_event *e)
 {
     struct buf *out = &c->logprobs;
     if (out->n)
@@ -261,7 +261,7 @@ static void chat_reply(struct gen *g, struct buf *out)
 
 static const struct gen_api chat_api = {
     .shape = API_OPENAI, .stream_type = "text/event-stream; charset=utf-8", .id_prefix = "chatcmpl-", .begin = chat_begin, .piece = chat_piece,
-    .done = chat_done, .end = chat_end, .failed = openai_failed, .ping = openai_ping, .reply = chat_reply, .logprob = chat_logprob};
+    .done = chat_done, .end = chat_end, .failed = openai_failed, .ping = openai_ping, .reply = chat_reply, .logprob = openai_logprob};
 
 /* ---- the request ---- */
 

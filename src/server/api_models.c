@@ -123,3 +123,9 @@ int route_cancel(struct call *c, struct api_error *e)
     json_free(doc);
     return rc;
 }
+
+/* The engine gives no hidden states yet. */
+int route_embeddings(struct call *c, struct api_error *e)
+{
+    return api_fail(e, 400, "unsupported", "", "%.*s: embeddings are not supported", STR_ARG(c->http->path));
+}

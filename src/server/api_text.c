@@ -268,3 +268,12 @@ int route_apply_template(struct call *c, struct api_error *e)
 {
     return text_route(c, e, render_fields, FIELDS_COUNT(render_fields), run_render, "messages");
 }
+
+int job_count_tokens(const struct call *c, const struct params *p, struct api_error *e)
+{
+    struct text_job *t = chat_job(p);
+    if (!t)
+        return api_fail(e, 503, NULL, "", "out of memory");
+    t->count_only = true;
+    return job_start(c, run_tokenize, t, free_job, e);
+}

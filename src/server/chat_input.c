@@ -269,7 +269,7 @@ int chat_finish(struct reader *r)
     if (p->messages.n == 0)
         return api_fail(r->err, 400, "missing_required_parameter", "/messages", "messages is missing");
     p->chat.messages_json = (struct rh_text){p->messages.p, p->messages.n};
-    if (p->tools && !p->tools_off) {
+    if (p->tools && !p->tools_off && !p->chat.tools_json.p) {
         rc = put_value(r, &b, p->tools);
         rc = rc ? rc : keep(r, &b, &p->chat.tools_json);
         b.n = 0;

@@ -377,12 +377,12 @@ int read_response_format(struct reader *r, yyjson_val *v, const char *pointer)
 
 int read_effort(struct reader *r, yyjson_val *v, const char *pointer)
 {
-    static const char *const list[] = {"none", "minimal", "low", "medium", "high", "xhigh"};
+    static const char *const list[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
     size_t i = 0;
-    while (i < 6 && !str_is(json_str(v), list[i]))
+    while (i < 7 && !str_is(json_str(v), list[i]))
         i++;
-    if (i == 6)
-        return api_fail(r->err, 400, "invalid_value", pointer, "%s: expected none, minimal, low, medium, high or xhigh", pointer);
+    if (i == 7)
+        return api_fail(r->err, 400, "invalid_value", pointer, "%s: expected none, minimal, low, medium, high, xhigh or max", pointer);
     r->p->effort = json_str(v);
     return 0;
 }

@@ -120,6 +120,8 @@ static void put_cache_header(struct gen *g, struct buf *h)
 static void put_headers(struct gen *g, struct buf *h)
 {
     buf_printf(h, "X-Request-Id: %s\r\n", g->id);
+    if (g->api->shape == API_ANTHROPIC)
+        buf_printf(h, "request-id: %s\r\n", g->id);
     if (g->started)
         put_cache_header(g, h);
     if (g->ignored)
@@ -258,7 +260,7 @@ static void on_piece(struct gen *g, uint32_t choice, const struct rh_event *e)
     if (e->has_token)
         note_token(g, c, e);
     keep_text(c, e);
-    if (g->stream)
+    if (g->stream || g->api->always)
         g->api->piece(g, choice, e);
     if (g->parallel_off && e->kind == RH_EVENT_CALL_END) { /* one call is all that is wanted */
         c->cut = true;
@@ -283,7 +285,7 @@ static void on_done(struct gen *g, uint32_t choice, const struct rh_event *e)
         g->usage.prompt_tokens = e->usage.prompt_tokens;
     metrics_done(&g->s->metrics, e);
     metrics_observe(&g->s->metrics, METRIC_E2E, (double)(thread_now_ns() - g->arrived_ns) / 1e9);
-    if (g->stream)
+    if (g->stream || g->api->always)
         g->api->done(g, choice);
 }
 
@@ -532,7 +534,7 @@ int gen_start(const struct call *c, struct params *p, const struct gen_input *in
     g->show_logprobs = p->o.logprobs;
     g->return_ids = p->return_ids;
     g->parallel_off = p->parallel_off;
-    g->has_tools = p->tools && !p->tools_off;
+    g->has_tools = p->chat.tools_json.p;
     g->progress = p->progress;
     g->key_name = c->key ? c->key->name : NULL;
     g->sent_ms = uv_now(&s->loop);

@@ -34,6 +34,7 @@ struct gen_api {
     enum api_shape shape;
     const char *stream_type; /* content type */
     const char *id_prefix;
+    bool always; /* piece and done are called for whole answers too, which the API collects itself */
     /* streaming: each puts into g->out */
     void (*begin)(struct gen *g);
     void (*piece)(struct gen *g, uint32_t choice, const struct rh_event *e); /* text, reasoning, a piece of a call */

@@ -14,6 +14,20 @@
     X(GET, "/v1/models/", true, USER, OPENAI, route_model, "one model")                                                        \
     X(POST, "/v1/chat/completions", false, USER, OPENAI, route_chat, "answer a chat")                                          \
     X(POST, "/v1/completions", false, USER, OPENAI, route_completions, "continue texts")                                       \
+    X(POST, "/v1/messages", false, USER, ANTHROPIC, route_messages, "answer a chat, Anthropic's shape")                        \
+    X(POST, "/v1/messages/count_tokens", false, USER, ANTHROPIC, route_count_tokens, "tokens of a chat")                       \
+    X(POST, "/v1/responses", false, USER, OPENAI, route_responses, "answer, with items and a memory of earlier answers")       \
+    X(GET, "/v1/responses/", true, USER, OPENAI, route_response_get, "an earlier answer")                                      \
+    X(DELETE, "/v1/responses/", true, USER, OPENAI, route_response_delete, "forget an earlier answer")                         \
+    X(POST, "/v1/responses/", true, USER, OPENAI, route_response_cancel, "end an answer under way: ID/cancel")                 \
+    X(POST, "/api/chat", false, USER, OLLAMA, route_ollama_chat, "answer a chat, Ollama's shape")                              \
+    X(POST, "/api/generate", false, USER, OLLAMA, route_ollama_generate, "answer a prompt, Ollama's shape")                    \
+    X(GET, "/api/tags", false, USER, OLLAMA, route_ollama_tags, "the models served")                                           \
+    X(GET, "/api/ps", false, USER, OLLAMA, route_ollama_tags, "the models loaded")                                             \
+    X(POST, "/api/show", false, USER, OLLAMA, route_ollama_show, "one model")                                                  \
+    X(GET, "/api/version", false, OPEN, OLLAMA, route_ollama_version, "the version")                                           \
+    X(POST, "/api/embed", false, USER, OLLAMA, route_embeddings, "refused: embeddings")                                        \
+    X(POST, "/v1/embeddings", false, USER, OPENAI, route_embeddings, "refused: embeddings")                                    \
     X(POST, "/v1/cancel", false, USER, OPENAI, route_cancel, "end a generation by its id")                                     \
     X(POST, "/tokenize", false, USER, OPENAI, route_tokenize, "text or messages -> ids")                                       \
     X(POST, "/detokenize", false, USER, OPENAI, route_detokenize, "ids -> text")                                               \
@@ -21,7 +35,7 @@
     X(GET, "/metrics", false, ADMIN, OPENAI, route_metrics, "counters for Prometheus")                                         \
     X(GET, "/stats", false, ADMIN, OPENAI, route_stats, "the same and more as JSON")
 
-#define ROUTE_PROTO(method, path, prefix, who, shape, fn, text) int fn(struct call *c, struct api_error *e);
+#define ROUTE_PROTO(method, path, prefix, who, shape, fn, text) int fn(struct call *c, struct api_error *e); /* some stand twice */
 ROUTE_LIST(ROUTE_PROTO)
 #undef ROUTE_PROTO
 

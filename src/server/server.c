@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "server/gen.h"
+#include "server/api_responses.h"
 #include "server/notify.h"
 #include "server/routes.h"
 #include "server/tls.h"
@@ -180,6 +180,7 @@ int server_run(const struct server_config *cfg, struct err *err)
     notify_close(s);
     if (s->http)
         http_close(s->http);
+    responses_close(s);
     tls_context_close(s->tls);
     rh_free(s->info_json);
     mem_free(s);
