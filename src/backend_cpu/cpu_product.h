@@ -9,7 +9,7 @@ enum {
     ALONE_ROWS = 4,
     ROWS_BYTES = 256 << 10,  /* input bytes of one row block: half of a second-level cache */
     PANELS_FEW = 8,          /* panels per kernel call for up to 8 rows */
-    PANELS_MANY = 2,         /* for more rows */
+    PANELS_MANY = 4,         /* for more rows */
     OUT_FLOATS = CPU_DOT_ROWS * PANELS_MANY * CPU_PANEL_ROWS,
 };
 

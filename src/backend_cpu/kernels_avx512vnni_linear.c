@@ -89,6 +89,7 @@ VEC vf vec_p(vp p)
 #define table_fp4 _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0) /* doubled, + 12 */
 
 #include "backend_cpu/linear_tile.h"
+#include "backend_cpu/linear_many.h"
 
 const struct cpu_kernels cpu_kernels_avx512vnni_linear = {
     .dot =
