@@ -42,11 +42,22 @@ INLINE vi bit(const uint8_t *plane, int g, int v, int to, size_t delta)
     int shift = g - to;
     return vec_and(shift >= 0 ? vec_srl16(raw, shift) : vec_sll16(raw, -shift), vec_set8(1 << to));
 }
+INLINE vi six(const uint8_t *body, int g, int v, size_t delta)
+{
+    (void)delta;
+    const uint8_t *p = body + 192 * (g >> 2) + 64 * (g & 3);
+    if ((g & 3) < 3)
+        return vec_and(vec_load(AT(p, v, 4)), vec_set8(63));
+    p -= 192;
+    vi low = vec_and(vec_srl16(vec_load(AT(p, v, 4)), 6), vec_set8(3));
+    vi middle = vec_and(vec_srl16(vec_load(AT(p + 64, v, 4)), 4), vec_set8(12));
+    return vec_or(vec_or(low, middle), vec_and(vec_srl16(vec_load(AT(p + 128, v, 4)), 2), vec_set8(48)));
+}
 #define CODE2(b, g, v) pair(b, g, v, 0, delta)
 #define CODE3(b, g, v) vec_or(pair(b, g, v, 0, delta), bit((b) + 128, g, v, 2, delta))
 #define CODE4(b, g, v) nibble(b, g, v, delta)
 #define CODE5(b, g, v) vec_or(nibble(b, g, v, delta), bit((b) + 256, g, v, 4, delta))
-#define CODE6(b, g, v) vec_or(nibble(b, g, v, delta), pair((b) + 256, g, v, 4, delta))
+#define CODE6(b, g, v) six(b, g, v, delta)
 #define CODE8(b, g, v) vec_signed(vec_load(AT((b) + 64 * (g), v, 4)))
 #define CODE_IQ4(b, g, v) vec_lookup(table_iq4, nibble(b, g, v, delta))
 #define CODE_FP4(b, g, v) vec_lookup(table_fp4, nibble(b, g, v, delta))

@@ -131,10 +131,11 @@ INLINE bool together(const struct cpu_dot *j)
 #define SEGMENTS(name, class, W, D, M, SC, MN, BHEAD, BODY)      \
     SEGMENT(name, ROWS2, 2, class, W, D, M, SC, MN, BHEAD, BODY) \
     SEGMENT(name, ROWS4, 4, class, W, D, M, SC, MN, BHEAD, BODY)
-#define SEGMENTS_OF(name) {segment_##name##_2, segment_##name##_4}
+#define SEGMENT_OF(name, class, R) (int)KIND_OF_##class == KIND_HALVES ? NULL : segment_##name##_##R /* halves have too many sums for it to pay */
+#define SEGMENTS_OF(name, class) {SEGMENT_OF(name, class, 2), SEGMENT_OF(name, class, 4)}
 #else
 #define SEGMENTS(name, class, W, D, M, SC, MN, BHEAD, BODY)
-#define SEGMENTS_OF(name) {NULL, NULL}
+#define SEGMENTS_OF(name, class) {NULL, NULL}
 #endif
 #define FORMAT_ONE(name, class, W, D, M, SC, MN, BHEAD, BODY)                    \
     DIRECT(name, ROWS1, 1, class, W, D, M, SC, MN, BHEAD, BODY)                  \
@@ -161,7 +162,7 @@ INLINE bool together(const struct cpu_dot *j)
         else if (j->rows == 4 && together(j))                                    \
             direct_##name##_4(j);                                                \
         else                                                                     \
-            many_rows(j, &(const struct many){CLASS_##class, unpack_##name, SEGMENTS_OF(name)}); \
+            many_rows(j, &(const struct many){CLASS_##class, unpack_##name, SEGMENTS_OF(name, class)}); \
     }
 #define FORMAT(name, directs, class, W, D, M, SC, MN, BHEAD, BODY) FORMAT_##directs(name, class, W, D, M, SC, MN, BHEAD, BODY)
 TILE_FORMATS(FORMAT)

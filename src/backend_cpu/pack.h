@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { NIBBLES = 0x0f0f0f0f, PAIRS = 0x03030303, BITS = 0x01010101 };
+enum { NIBBLES = 0x0f0f0f0f, PAIRS = 0x03030303, BITS = 0x01010101, SIXES = 0x3f3f3f3f };
 enum { PACK_ROWS = 4, PACK_UNIT_BYTES_MAX = 256 /* of one row in a file */ };
 
 typedef uint32_t pack_lanes __attribute__((vector_size(4 * PACK_ROWS)));
@@ -106,6 +106,15 @@ static inline void pack_put_bits(unsigned char *plane, uint32_t lane, const stru
     pack_put_word(plane, lane, w);
 }
 
+static inline void pack_put_sixes(unsigned char *body, uint32_t lane, const struct pack_block *k)
+{
+    for (int g = 0; g < 8; g++) {
+        int last = g / 4 * 4 + 3; /* whose bits the three before it carry */
+        if (g != last)
+            pack_put_word(body + 64 * (g - g / 4), lane, (k->c[g] & SIXES) | (k->c[last] >> 2 * (g % 4) & PAIRS) << 6);
+    }
+}
+
 /* Four rows' block body, codes of `bits` bits. */
 static inline void pack_put_body(unsigned char *body, uint32_t bits, uint32_t lane, const struct pack_block *k)
 {
@@ -125,13 +134,22 @@ static inline void pack_put_body(unsigned char *body, uint32_t bits, uint32_t la
         pack_put_bits(body + 256, lane, k, 4);
         return;
     case 6:
-        pack_put_nibbles(body, lane, k);
-        pack_put_pairs(body + 256, lane, k, 4);
+        pack_put_sixes(body, lane, k);
         return;
     default:
         for (int g = 0; g < 8; g++)
             pack_put_word(body + 64 * g, lane, k->c[g]);
     }
+}
+
+static inline uint32_t pack_get_six(const unsigned char *p, uint32_t g)
+{
+    uint32_t w = 0;
+    if (g % 4 < 3)
+        return pack_u32(p + 64 * (g - g / 4)) & SIXES;
+    for (uint32_t i = 0; i < 3; i++)
+        w |= (pack_u32(p + 192 * (g / 4) + 64 * i) >> 6 & PAIRS) << 2 * i;
+    return w;
 }
 
 /* The inverse, for one row. */
@@ -142,6 +160,8 @@ static inline void pack_get_body(const unsigned char *body, uint32_t bits, uint3
         uint32_t w;
         if (bits == 8)
             w = pack_u32(p + 64 * g);
+        else if (bits == 6)
+            w = pack_get_six(p, g);
         else if (bits >= 4)
             w = pack_u32(p + 64 * (g & 3)) >> (g & 4) & NIBBLES;
         else
@@ -150,8 +170,6 @@ static inline void pack_get_body(const unsigned char *body, uint32_t bits, uint3
             w |= (pack_u32(p + 128) >> g & BITS) << 2;
         if (bits == 5)
             w |= (pack_u32(p + 256) >> g & BITS) << 4;
-        if (bits == 6)
-            w |= (pack_u32(p + 256 + 64 * (g >> 2)) >> 2 * (g & 3) & PAIRS) << 4;
         k->c[g] = w;
     }
 }

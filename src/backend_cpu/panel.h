@@ -8,6 +8,7 @@
  *   byte plane    [8][64]: the code itself
  *   pair plane    [2][64]: 2 bits of groups 4 h .. 4 h + 3 at bit 2 (g & 3)
  *   bit plane     [64]:    bit g = 1 bit of group g
+ *   six planes    [6][64]: byte of g = code of group g, for g of 0 1 2 4 5 6 | 2 bits of group 3 or 7 << 6, lowest bits first
  * Scales lie as [16 rows] vectors in headers.  Integers and halves are little-endian. */
 #ifndef RH_CPU_PANEL_H
 #define RH_CPU_PANEL_H
@@ -31,7 +32,7 @@ enum { CPU_PANEL_ROWS = 16 };
     X(Q3_K, 32, 32, 192, 8)  /* d f16; [2][16] sc i8; pair + bit, c - 4 */      \
     X(Q4_K, 64, 32, 256, 8)  /* d, dmin f16; sc u8, mn u8; nibble */            \
     X(Q5_K, 64, 32, 320, 8)  /* d, dmin f16; sc u8, mn u8; nibble + bit */      \
-    X(Q6_K, 32, 32, 384, 8)  /* d f16; [2][16] sc i8; nibble + pair, c - 32 */  \
+    X(Q6_K, 32, 32, 384, 8)  /* d f16; [2][16] sc i8; six, c - 32 */       \
     X(IQ4_NL, 32, 0, 256, 1) /* d f16; nibble = index of the code book */       \
     X(IQ4_XS, 32, 16, 256, 8)/* d f16; ls i8; nibble = index */                 \
     X(MXFP4, 16, 0, 256, 1)  /* e8m0 u8; nibble = index */                      \
@@ -39,7 +40,7 @@ enum { CPU_PANEL_ROWS = 16 };
     X(MLX3, 0, 0, 192, 1)    /* pair + bit */                                   \
     X(MLX4, 0, 0, 256, 1)    /* nibble */                                       \
     X(MLX5, 0, 0, 320, 1)    /* nibble + bit */                                 \
-    X(MLX6, 0, 0, 384, 1)    /* nibble + pair */                                \
+    X(MLX6, 0, 0, 384, 1)    /* six */                                          \
     X(MLX8, 0, 0, 512, 1)    /* byte: c - 128, signed */
 
 enum cpu_layout {
