@@ -171,11 +171,12 @@ static const char *gguf_loses(const char *folder)
         yyjson_doc *doc = json_parse(buf_view(&text), path, NULL);
         yyjson_val *c = yyjson_doc_get_root(doc), *rope = yyjson_obj_get(c, "rope_parameters");
         yyjson_val *scalar = yyjson_obj_get(c, "query_pre_attn_scalar");
-        if (str_is(json_str(yyjson_obj_get(c, "model_type")), "mistral") && yyjson_is_num(yyjson_obj_get(c, "sliding_window"))) {
+        struct str kind = json_str(yyjson_obj_get(c, "model_type"));
+        if (str_is(kind, "mistral") && yyjson_is_num(yyjson_obj_get(c, "sliding_window"))) {
             lost = "sliding_window";
         } else if (yyjson_is_true(yyjson_obj_get(c, "use_sliding_window"))) {
             lost = "use_sliding_window";
-        } else if (yyjson_is_false(yyjson_obj_get(rope, "truncate")) || yyjson_is_num(yyjson_obj_get(rope, "mscale"))) {
+        } else if (!str_is(kind, "gpt_oss") && (yyjson_is_false(yyjson_obj_get(rope, "truncate")) || yyjson_is_num(yyjson_obj_get(rope, "mscale")))) {
             lost = "yarn truncate and mscale";
         } else if (scalar != NULL && yyjson_get_num(scalar) != yyjson_get_num(yyjson_obj_get(c, "head_dim"))) {
             lost = "query_pre_attn_scalar";

@@ -17,6 +17,7 @@ struct run_config {
     const char *kv;      /* as kv_formats_parse reads it */
     uint32_t context, rows_max, logit_rows_max;
     uint64_t kv_bytes;
+    struct model_routes *routes; /* model_options.routes */
 };
 
 struct run {
@@ -48,7 +49,8 @@ static inline int run_open(struct run *r, const char *path, const struct run_con
     struct device_config dev = {.n_threads = cfg->threads, .level = cfg->level};
     int rc = b->device_open(&dev, &r->device, err);
     if (rc == 0) {
-        struct model_options opt = {.context = cfg->context, .rows_max = cfg->rows_max, .logit_rows_max = cfg->logit_rows_max};
+        struct model_options opt = {.context = cfg->context, .rows_max = cfg->rows_max, .logit_rows_max = cfg->logit_rows_max,
+                                    .routes = cfg->routes};
         rc = kv_formats_parse(cfg->kv, strlen(cfg->kv), &opt.k_format, &opt.v_format)
                  ? err_set(err, ERR_ARGUMENT, "kv: '%s' is no format", cfg->kv)
                  : model_open(path, r->device, &opt, &r->model, err);

@@ -22,7 +22,8 @@
 #include "models/model.h"
 
 #define ARCH_LIST(X) X(llama) X(mistral) X(qwen2) X(qwen3) X(phi3) X(granite) X(gemma2) X(gemma3) X(lfm2) X(qwen3_5) X(glm4) X(seed_oss) \
-    X(olmo2) X(smollm3) X(gemma4) X(qwen3_moe) X(olmo3) X(cohere2) X(apertus)
+    X(olmo2) X(smollm3) X(gemma4) X(qwen3_moe) X(olmo3) X(cohere2) X(apertus) \
+    X(qwen3_5_moe) X(qwen3_next) X(glm4_moe) X(gpt_oss)
 
 /* ---- architectures ---- */
 
@@ -104,6 +105,7 @@ int source_vec(struct source *s, const char *name, uint32_t rows, uint32_t cols,
 void source_drop(struct source *s); /* the pages of all that is bound will not be read again */
 void source_ignore(struct source *s, const char *prefix, bool suffix);
 void source_ignore_tensor(struct source *s, const char *name); /* when it is there */
+void source_ignore_layer(struct source *s, uint32_t layer); /* all tensors of a layer, in either kind's names */
 int source_check_marks(const struct source *s, struct err *err); /* names the first tensor nobody bound */
 
 /* ---- the opened model ---- */
@@ -181,10 +183,14 @@ int rope_frequencies(const struct rope_params *p, uint32_t context_train, uint32
 int decoder_layer(struct model *m, uint32_t layer, struct err *err);
 int decoder_mix(struct model *m, uint32_t layer, struct err *err); /* attention or what stands in its place */
 int decoder_mlp(struct model *m, uint32_t layer, struct err *err);
+int decoder_mlp_gate(struct model *m, uint32_t layer, struct tensor *out, struct err *err); /* of it: act(Wgate n(x)) * Wup n(x) */
 /* stream += scale * [post] (W x + bias) */
 int decoder_output(struct model *m, struct weight *w, const float *bias, struct tensor x, const float *post, struct err *err);
 /* experts.c: what stands in the MLP's place */
 int experts_block(struct model *m, uint32_t layer, struct err *err);
+/* Its parts: who takes x, by router's product; y = or += what the chosen ones make of x.  The step's choice is in between. */
+int experts_route(struct model *m, uint32_t layer, struct tensor x, struct err *err);
+int experts_routed(struct model *m, uint32_t layer, struct tensor x, struct tensor y, bool add, struct err *err);
 int experts_read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err);
 int experts_read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err);
 int experts_check(const struct hparams *hp, struct err *err);

@@ -70,6 +70,7 @@ static int flags_check(const struct model *m, struct err *err)
                  {HP_EXPERTS_FUSED, "gate and up of all experts in one tensor"},
                  {HP_EXPERT_BIAS, "biases of experts"},
                  {HP_ROUTE_BIAS, "a bias of the choice of experts"},
+                 {HP_SHARED, "a shared expert"},
                  {HP_SHARED_GATE, "a gate of the shared expert"},
                  {HP_SINKS, "attention sinks"}};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -398,9 +399,7 @@ int model_bind(struct model *m, bool plan_only, struct err *err)
         source_ignore(&m->source, "language_model.lm_head.", false);
     }
     for (uint32_t i = 0; i < m->hp.ignored_layers; i++) {
-        char prefix[32];
-        snprintf(prefix, sizeof prefix, "blk.%u.", m->hp.layers + i);
-        source_ignore(&m->source, prefix, false);
+        source_ignore_layer(&m->source, m->hp.layers + i);
     }
     m->layers = mem_try_zero(m->hp.layers, sizeof *m->layers);
     m->vec_bytes = vec_total(m) * sizeof(float);

@@ -28,7 +28,9 @@ enum layer_vec {
     V_STATE_CONV, V_STATE_RATE, V_STATE_DT, V_STATE_NORM, /* recurrent layers */
     V_STATE_CONV_BIAS, V_STATE_IN_BIAS, V_STATE_OUT_BIAS,
     V_INPUT_NORM,
+    V_SINKS,
     V_ROUTER_BIAS, V_ROUTE_BIAS, V_EXPERT_GATE_BIAS, V_EXPERT_UP_BIAS, V_EXPERT_DOWN_BIAS, V_EXPERT_SCALE, /* experts */
+    V_ROUTER_NORM, V_EXPERTS_NORM, V_POST_MLP_NORM, V_POST_EXPERTS_NORM, /* experts beside the MLP */
     LAYER_VECS
 };
 enum layer_number { N_SCALE, N_ALPHA_P, N_ALPHA_N, N_BETA, N_EPS, LAYER_NUMBERS }; /* tensors of one element, which the host reads */
@@ -47,6 +49,7 @@ enum bind_map {
     MAP_NEG_EXP,    /* of a Hugging Face vector: -exp(x), as GGUF files have it */
     MAP_ROWS,       /* a vector of several: kept row by row as the file has it */
     MAP_TRANSPOSED, /* of a matrix of plain elements: the file has [cols][rows] */
+    MAP_STATE_IN,   /* of a matrix that has q, k, v and more of every key head together: q of all heads, then k, then v */
 };
 enum bind_split { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLS, SPLIT_HEADS, SPLIT_EXPERTS };
 
@@ -55,6 +58,7 @@ enum model_dim {
     DIM_0, DIM_1, DIM_HIDDEN, DIM_FFN, DIM_2_FFN, DIM_VOCAB, DIM_Q, DIM_KV, DIM_Q_KV, DIM_QKV, DIM_HEAD, DIM_ROT_HALF,
     DIM_2_Q, DIM_2_HEAD, DIM_TAPS, DIM_CHANNELS, DIM_STATE_COLS, DIM_STATE_OUT, DIM_STATE_VALUES, DIM_STATE_HEAD, DIM_HEAD_MOST,
     DIM_INPUT, DIM_INPUTS, DIM_INPUT_VOCAB,
+    DIM_CHANNEL_HEAD, DIM_STATE_GROUP, DIM_STATE_GROUPS, DIM_VALUES, DIM_2_VALUES, DIM_2_STATE_VALUES,
     DIM_2, DIM_HEADS, DIM_EXPERTS, DIM_EXPERT_FFN, DIM_2_EXPERT_FFN, DIM_SHARED_FFN
 };
 uint32_t hparams_dim(const struct hparams *hp, uint32_t layer, enum model_dim d); /* of no layer: 0 */

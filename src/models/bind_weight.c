@@ -89,20 +89,53 @@ static struct weight_src from_row(const struct weight_src *src, uint64_t first)
 
 /* ---- gathering ---- */
 
+/* Runs of the file's rows: of every group of `group` rows, `take` from `first`; all groups' of one run before the next run's. */
 struct gather {
-    uint32_t rows, take, group, first; /* row r of ours is row r / take * group + first + r % take of the file's */
+    uint32_t rows, group, groups, count;
+    struct {
+        uint32_t first, take;
+    } run[3];
 };
 
 static struct gather gather_of(const struct model *m, const struct bind *b, uint32_t layer)
 {
     uint32_t rows = hparams_dim(&m->hp, layer, b->rows);
-    struct gather g = {.rows = rows, .take = rows, .group = rows};
+    struct gather g = {.rows = rows, .group = rows, .groups = 1, .count = 1, .run = {{0, rows}}};
     if (b->group != DIM_0) {
         g.group = hparams_dim(&m->hp, layer, b->group);
-        g.first = hparams_dim(&m->hp, layer, b->first);
-        g.take = rows / (hparams_dim(&m->hp, layer, b->of) / g.group);
+        g.groups = hparams_dim(&m->hp, layer, b->of) / g.group;
+        g.run[0].first = hparams_dim(&m->hp, layer, b->first);
+        g.run[0].take = rows / g.groups;
+    }
+    if (b->map == MAP_STATE_IN) {
+        uint32_t d_k = m->hp.state.d_k, v = m->hp.state.values * m->hp.state.d_v;
+        g.count = 3;
+        g.run[0].take = g.run[1].first = g.run[1].take = d_k;
+        g.run[2].first = 2 * d_k;
+        g.run[2].take = v;
     }
     return g;
+}
+
+/* Which rows of the file follow one another in ours: the next `take` of them from `from`; false at the end. */
+struct walk {
+    uint32_t run, at_group;
+    uint32_t to, from, take; /* ours, the file's, how many */
+};
+
+static bool walk_next(const struct gather *g, struct walk *w)
+{
+    w->to += w->take;
+    if (w->take != 0 && ++w->at_group == g->groups) {
+        w->at_group = 0;
+        w->run++;
+    }
+    if (w->run == g->count) {
+        return false;
+    }
+    w->from = w->at_group * g->group + g->run[w->run].first;
+    w->take = g->run[w->run].take;
+    return true;
 }
 
 /* `src` is the file's matrix; its elements are plain and lie [cols][rows]. */
@@ -110,10 +143,11 @@ static void gather_columns(const struct gather *g, struct weight_src *src, unsig
 {
     size_t size = dtype_block_bytes(src->type), cols = src->rows;
     const unsigned char *from = src->data;
-    for (size_t c = 0; c < cols; c++) {
-        for (uint32_t r = 0; r < g->rows; r++) {
-            size_t at = (size_t)r / g->take * g->group + g->first + r % g->take;
-            memcpy(to + ((size_t)r * cols + c) * size, from + c * src->row_bytes + at * size, size);
+    for (struct walk w = {0}; walk_next(g, &w);) {
+        for (uint32_t r = 0; r < w.take; r++) {
+            for (size_t c = 0; c < cols; c++) {
+                memcpy(to + ((size_t)(w.to + r) * cols + c) * size, from + c * src->row_bytes + (size_t)(w.from + r) * size, size);
+            }
         }
     }
     src->data = to;
@@ -122,7 +156,7 @@ static void gather_columns(const struct gather *g, struct weight_src *src, unsig
     src->row_bytes = cols * size;
 }
 
-/* Runs of `take` rows, one after the other; data, then scales, then biases. */
+/* Data, then scales, then biases. */
 static void gather_rows(const struct gather *g, struct weight_src *src, unsigned char *to)
 {
     const void **arrays[] = {&src->data, &src->scales, &src->biases};
@@ -132,9 +166,8 @@ static void gather_rows(const struct gather *g, struct weight_src *src, unsigned
         if (from == NULL || row_bytes[i] == 0) {
             continue;
         }
-        for (uint32_t r = 0; r < g->rows; r += g->take) {
-            memcpy(to + (size_t)r * row_bytes[i], from + ((size_t)r / g->take * g->group + g->first) * row_bytes[i],
-                   g->take * row_bytes[i]);
+        for (struct walk w = {0}; walk_next(g, &w);) {
+            memcpy(to + (size_t)w.to * row_bytes[i], from + (size_t)w.from * row_bytes[i], w.take * row_bytes[i]);
         }
         *arrays[i] = to;
         to += (size_t)g->rows * row_bytes[i];

@@ -135,7 +135,8 @@ static int attention_block(struct model *m, uint32_t layer, struct err *err)
         bool sliding = m->kv_layers[layer].policy == KV_WINDOW;
         struct op_attention op = {.q = a.q, .y = a.y, .n_heads = hp->heads, .layer = kv_layer_view(m->step.kv, layer),
                                   .spans = m->step.spans, .span_count = m->step.span_count, .tables = step_tables(m, layer),
-                                  .scale = hp->attn_scale, .softcap = hp->attn_softcap, .window = sliding ? hp->window : 0};
+                                  .scale = hp->attn_scale, .softcap = hp->attn_softcap, .window = sliding ? hp->window : 0,
+                                  .sinks = m->layers[layer].v[V_SINKS]};
         rc = op_attention(m->device, &op, err);
     }
     if (rc == 0 && a.gated) {
@@ -145,7 +146,7 @@ static int attention_block(struct model *m, uint32_t layer, struct err *err)
     return rc != 0 ? rc : decoder_output(m, a.l->w[W_O], a.l->v[V_O_BIAS], a.y, a.l->v[V_POST_ATTN_NORM], err);
 }
 
-int decoder_mlp(struct model *m, uint32_t layer, struct err *err)
+int decoder_mlp_gate(struct model *m, uint32_t layer, struct tensor *out, struct err *err)
 {
     const struct hparams *hp = &m->hp;
     const struct layer_weights *l = &m->layers[layer];
@@ -168,6 +169,15 @@ int decoder_mlp(struct model *m, uint32_t layer, struct err *err)
             rc = op_gated(m->device, &act, err);
         }
     }
+    *out = gate;
+    return rc;
+}
+
+int decoder_mlp(struct model *m, uint32_t layer, struct err *err)
+{
+    const struct layer_weights *l = &m->layers[layer];
+    struct tensor gate = {0};
+    int rc = decoder_mlp_gate(m, layer, &gate, err);
     return rc != 0 ? rc : decoder_output(m, l->w[W_DOWN], l->v[V_DOWN_BIAS], gate, l->v[V_POST_FFN_NORM], err);
 }
 

@@ -13,6 +13,10 @@
     {.kind = BIND_LAYER_VEC, .slot = slot_, .gguf = "blk.%u." gguf_, .hf = "model.layers.%u." hf_, .rows = rows_, .cols = DIM_1, \
      __VA_ARGS__}
 
+/* whole patterns; NULL: not in files of that kind */
+#define BIND_NAMED(slot_, gguf_, hf_, rows_, cols_, split_, ...)                                                                 \
+    {.kind = BIND_LAYER_WEIGHT, .slot = slot_, .gguf = gguf_, .hf = hf_, .rows = rows_, .cols = cols_, .split = split_, __VA_ARGS__}
+
 /* a recurrent layer's convolution */
 #define BIND_TAPS(gguf_, hf_)                                                                                                    \
     {.kind = BIND_LAYER_VEC, .slot = V_STATE_CONV, .gguf = "blk.%u." gguf_, .hf = "model.layers.%u." hf_, .rows = DIM_CHANNELS,  \
@@ -55,10 +59,7 @@
 /* experts; `hf_router`: what the router is called in Hugging Face files */
 #define EXPERT_KEYS_TRAINING "router_aux_loss_coef", "output_router_logits" /* of config.json; nothing of a forward */
 #define BIND_STACK(slot_, gguf_, hf_, rows_, cols_, ...)                                                                         \
-    {                                                                                                                            \
-        .kind = BIND_LAYER_WEIGHT, .slot = slot_, .gguf = gguf_, .hf = hf_, .rows = rows_, .cols = cols_, .stack = DIM_EXPERTS,  \
-        .split = SPLIT_EXPERTS, .layers = LAYERS_EXPERTS, __VA_ARGS__                                                            \
-    }
+    BIND_NAMED(slot_, gguf_, hf_, rows_, cols_, SPLIT_EXPERTS, .stack = DIM_EXPERTS, .layers = LAYERS_EXPERTS, __VA_ARGS__)
 #define BINDS_EXPERTS(hf_router)                                                                                                 \
     BIND_MATRIX(W_ROUTER, "ffn_gate_inp", hf_router, DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, .layers = LAYERS_EXPERTS),             \
     BIND_STACK(W_EXPERT_GATE, "blk.%u.ffn_gate_exps", "model.layers.%u.mlp.experts.%u.gate_proj", DIM_EXPERT_FFN, DIM_HIDDEN,    \
@@ -73,7 +74,16 @@
                .first = DIM_EXPERT_FFN, .of = DIM_2_EXPERT_FFN, .when = HP_EXPERTS_FUSED),                                       \
     BIND_STACK(W_EXPERT_DOWN, NULL, "model.layers.%u.mlp.experts.down_proj", DIM_HIDDEN, DIM_EXPERT_FFN,                         \
                .when = HP_EXPERTS_FUSED),                                                                                        \
-    BIND_STACK(W_EXPERT_DOWN, "blk.%u.ffn_down_exps", NULL, DIM_HIDDEN, DIM_EXPERT_FFN)
+    BIND_STACK(W_EXPERT_DOWN, "blk.%u.ffn_down_exps", NULL, DIM_HIDDEN, DIM_EXPERT_FFN, .when = 0)
+
+/* the expert every row takes */
+#define BINDS_SHARED(hf)                                                                                                         \
+    BIND_MATRIX(W_SHARED_GATE, "ffn_gate_shexp", hf ".gate_proj", DIM_SHARED_FFN, DIM_HIDDEN, SPLIT_ROWS,                        \
+                .layers = LAYERS_EXPERTS, .when = HP_SHARED),                                                                    \
+    BIND_MATRIX(W_SHARED_UP, "ffn_up_shexp", hf ".up_proj", DIM_SHARED_FFN, DIM_HIDDEN, SPLIT_ROWS, .layers = LAYERS_EXPERTS,    \
+                .when = HP_SHARED),                                                                                              \
+    BIND_MATRIX(W_SHARED_DOWN, "ffn_down_shexp", hf ".down_proj", DIM_HIDDEN, DIM_SHARED_FFN, SPLIT_COLS,                        \
+                .layers = LAYERS_EXPERTS, .when = HP_SHARED)
 
 /* the MLP of layers without experts */
 #define BINDS_MLP_DENSE                                                                                                          \

@@ -10,21 +10,73 @@
 
 /* ---- the block ---- */
 
-static int route(struct model *m, const struct layer_weights *l, struct tensor x, struct err *err)
+/* The rows' place in what is kept or given of a layer. */
+static size_t routes_row(const struct model *m, uint32_t layer)
 {
+    return (size_t)layer * m->opt.routes->rows + m->step.host_positions[0];
+}
+
+static int routes_out(struct model *m, uint32_t layer, uint32_t *ids, struct err *err)
+{
+    uint32_t used = m->hp.moe.used;
+    struct op_copy_out op = {ids + routes_row(m, layer) * used, m->step.route_ids, m->step.rows * used * sizeof(uint32_t)};
+    return op_copy_out(m->device, &op, err);
+}
+
+/* The step's choice becomes the given one. */
+static int routes_give(struct model *m, uint32_t layer, struct op_route *op, struct err *err)
+{
+    const struct model_routes *r = m->opt.routes;
+    uint32_t used = m->hp.moe.used;
+    struct op_copy_in ids = {m->step.route_ids, r->ids + routes_row(m, layer) * used, m->step.rows * used * sizeof(uint32_t)};
+    int rc = r->own != NULL ? op_route(m->device, op, err) : 0;
+    if (rc == 0 && r->own != NULL) {
+        rc = routes_out(m, layer, r->own, err);
+    }
+    op->replay = true;
+    return rc != 0 ? rc : op_copy_in(m->device, &ids, err);
+}
+
+static int routes_keep(struct model *m, uint32_t layer, const struct tensor *logits, struct err *err)
+{
+    const struct model_routes *r = m->opt.routes;
+    int rc = routes_out(m, layer, r->ids, err);
+    for (uint32_t i = 0; rc == 0 && r->logits != NULL && i < m->step.rows; i++) {
+        struct op_copy_out row = {r->logits + (routes_row(m, layer) + i) * logits->cols,
+                                  (const float *)logits->data + (size_t)i * logits->stride, logits->cols * sizeof(float)};
+        rc = op_copy_out(m->device, &row, err);
+    }
+    return rc;
+}
+
+int experts_route(struct model *m, uint32_t layer, struct tensor x, struct err *err)
+{
+    const struct layer_weights *l = &m->layers[layer];
     const struct experts_params *p = &m->hp.moe;
+    const struct model_routes *r = m->opt.routes;
     struct tensor logits = step_rows(m, m->step.route_logits);
-    struct op_linear router = {.w = l->w[W_ROUTER], .bias = l->v[V_ROUTER_BIAS], .x = x, .y = logits, .alpha = 1.0f};
+    if (r != NULL && m->step.host_positions[0] + m->step.rows > r->rows) {
+        return err_set(err, ERR_ARGUMENT, "routes of %u rows: a step ends at %u", r->rows, m->step.host_positions[0] + m->step.rows);
+    }
+    struct op_linear router = {.w = l->w[W_ROUTER], .bias = l->v[V_ROUTER_BIAS], .x = x, .y = logits,
+                               .alpha = p->router_scale != 0.0f ? p->router_scale : 1.0f};
     struct op_route op = {.logits = logits, .score = p->score, .top = p->used, .bias = l->v[V_ROUTE_BIAS], .groups = p->groups,
                           .group_top = p->group_top, .group_best = p->group_best, .normalise = p->normalise, .scale = p->scale,
                           .expert_scale = l->v[V_EXPERT_SCALE], .ids = m->step.route_ids, .weights = m->step.route_weights};
     int rc = op_linear(m->device, &router, err);
-    return rc != 0 ? rc : op_route(m->device, &op, err);
+    if (rc == 0 && r != NULL && r->replay) {
+        rc = routes_give(m, layer, &op, err);
+    }
+    if (rc == 0) {
+        rc = op_route(m->device, &op, err);
+    }
+    return rc == 0 && r != NULL && !r->replay ? routes_keep(m, layer, &logits, err) : rc;
 }
 
-/* y = or += the weighted sum of what the routed experts make of x. */
-static int routed(struct model *m, const struct layer_weights *l, struct tensor x, struct tensor y, bool add, struct err *err)
+/* y = or += the weighted sum of what the chosen experts make of x. */
+int experts_routed(struct model *m, uint32_t layer, struct tensor x, struct tensor y, bool add, struct err *err)
 {
+    const struct layer_weights *l = &m->layers[layer];
     uint32_t slots = m->step.rows * m->hp.moe.used;
     struct tensor mid = tensor_rows(m->step.expert_mid, 0, slots), out = tensor_rows(m->step.expert_out, 0, slots);
     struct op_expert_gated gated = {.x = x, .y = mid, .gate = l->w[W_EXPERT_GATE], .up = l->w[W_EXPERT_UP],
@@ -89,10 +141,10 @@ int experts_block(struct model *m, uint32_t layer, struct err *err)
     struct op_norm norm = {.x = x, .y = n, .dim = hp->hidden, .w = l->v[V_FFN_NORM], .eps = hp->eps, .scale = 1.0f};
     int rc = op_norm(m->device, &norm, err);
     if (rc == 0) {
-        rc = route(m, l, n, err);
+        rc = experts_route(m, layer, n, err);
     }
     if (rc == 0) {
-        rc = routed(m, l, n, x, true, err);
+        rc = experts_routed(m, layer, n, x, true, err);
     }
     return rc == 0 && hp->moe.shared_ffn != 0 ? shared(m, l, n, x, err) : rc;
 }
@@ -149,7 +201,7 @@ int experts_read_config(struct hparams *hp, const struct config_reader *cfg, str
         const char *key;
         uint32_t *out;
     } sizes[] = {{"num_experts", &p->experts}, {"num_local_experts", &p->experts}, {"n_routed_experts", &p->experts},
-                 {"num_experts_per_tok", &p->used}, {"moe_intermediate_size", &p->ffn},
+                 {"num_experts_per_tok", &p->used}, {"top_k_experts", &p->used}, {"moe_intermediate_size", &p->ffn},
                  {"shared_expert_intermediate_size", &p->shared_ffn}, {"n_shared_experts", &shared}, {"n_group", &p->groups},
                  {"topk_group", &p->group_top}};
     int rc = 0;
@@ -168,6 +220,7 @@ int experts_read_config(struct hparams *hp, const struct config_reader *cfg, str
         }
         p->shared_ffn = shared * p->ffn;
     }
+    hp->flags |= p->shared_ffn != 0 ? HP_SHARED : 0;
     return rc != 0 ? rc : read_dense(hp, cfg, err);
 }
 
@@ -204,6 +257,7 @@ int experts_read_metadata(struct hparams *hp, const struct metadata_reader *md, 
     }
     p->score = gating == GATING_SIGMOID ? ROUTE_SIGMOID : gating == GATING_SOFTMAX ? ROUTE_SOFTMAX : ROUTE_SOFTMAX_TOP;
     p->shared_ffn = shared != 0 && p->shared_ffn == 0 ? shared * p->ffn : p->shared_ffn;
+    hp->flags |= p->shared_ffn != 0 ? HP_SHARED : 0;
     p->scale = p->scale != 0.0f ? p->scale : 1.0f; /* 0: converters that have none */
     for (uint32_t i = 0; i < first && i < MODEL_LAYERS_MAX; i++) {
         hp->dense[i] = 1;
@@ -233,7 +287,7 @@ int experts_check(const struct hparams *hp, struct err *err)
     if (!(p->scale > 0.0f) || p->scale > 1e6f) {
         return err_set(err, ERR_FORMAT, "scale of experts' weights is %g: expected above 0 to 1e6", (double)p->scale);
     }
-    if ((hp->flags & (HP_NO_PRE_NORM | HP_POST_NORM)) != 0 || hp->residual_scale != 1.0f) {
+    if (!p->beside && ((hp->flags & (HP_NO_PRE_NORM | HP_POST_NORM)) != 0 || hp->residual_scale != 1.0f)) {
         return err_set(err, ERR_UNSUPPORTED, "experts with norms after the blocks, without one before, or a residual scale");
     }
     return 0;

@@ -4,8 +4,9 @@
 
 #include "models/decoder_binds.h"
 
-/* step buffers of models with embeddings of each layer: of all layers [rows][layers * n], as looked up, and one layer's gate */
-enum { GEMMA_INPUTS, GEMMA_EMBEDDED, GEMMA_GATE, GEMMA_EXTRA };
+/* step buffers of models with embeddings of each layer: of all layers [rows][layers * n], as looked up, and one layer's gate; with experts:
+ * what the router reads, and what the experts give */
+enum { GEMMA_INPUTS, GEMMA_EMBEDDED, GEMMA_GATE, GEMMA_ROUTER, GEMMA_EXPERTS, GEMMA_EXTRA };
 
 /* a tensor that files carry along for layers that read the keys and values of another one */
 #define BIND_UNUSED(gguf_, hf_) \

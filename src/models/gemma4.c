@@ -5,8 +5,14 @@
  * E models have an embedding of each layer, mixed with a projection of the token's own before the first layer, and put through a
  * gate behind each one.
  *
+ * A model with experts has them beside the MLP: each reads the stream through a norm of its own, the router through one whose weights
+ * also count the hidden size; both outputs are normed, added, and normed again.
+ *
  * Rope of full layers turns the first part of the pairs (i, i + head / 2); in GGUF files the others' frequencies are divided by 1e30. */
 #include "models/gemma.h"
+
+#define GATE_UP "model.layers.%u.experts.gate_up_proj"
+#define EXPERT_VECTOR(slot, gguf, hf, rows) BIND_VECTOR(slot, gguf, hf, rows, .layers = LAYERS_EXPERTS)
 
 static const struct bind binds[] = {
     BINDS_ENDS, BINDS_O, BINDS_MLP,
@@ -24,6 +30,19 @@ static const struct bind binds[] = {
     {.kind = BIND_LAYER_NUMBER, .slot = N_SCALE, .gguf = "blk.%u.layer_output_scale.weight", .hf = "model.layers.%u.layer_scalar",
      .when = HP_LAYER_SCALE},
     BINDS_LAYER_INPUTS,
+    EXPERT_VECTOR(V_ROUTER_NORM, "ffn_gate_inp.scale", "router.scale", DIM_HIDDEN),
+    EXPERT_VECTOR(V_EXPERTS_NORM, "pre_ffw_norm_2.weight", "pre_feedforward_layernorm_2.weight", DIM_HIDDEN),
+    EXPERT_VECTOR(V_POST_MLP_NORM, "post_ffw_norm_1.weight", "post_feedforward_layernorm_1.weight", DIM_HIDDEN),
+    EXPERT_VECTOR(V_POST_EXPERTS_NORM, "post_ffw_norm_2.weight", "post_feedforward_layernorm_2.weight", DIM_HIDDEN),
+    EXPERT_VECTOR(V_EXPERT_SCALE, "ffn_down_exps.scale", "router.per_expert_scale", DIM_EXPERTS),
+    BIND_MATRIX(W_ROUTER, "ffn_gate_inp", "router.proj", DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, .layers = LAYERS_EXPERTS),
+    BIND_STACK(W_EXPERT_GATE, "blk.%u.ffn_gate_exps", NULL, DIM_EXPERT_FFN, DIM_HIDDEN, .unless = HP_EXPERTS_FUSED),
+    BIND_STACK(W_EXPERT_UP, "blk.%u.ffn_up_exps", NULL, DIM_EXPERT_FFN, DIM_HIDDEN, .unless = HP_EXPERTS_FUSED),
+    BIND_STACK(W_EXPERT_GATE, "blk.%u.ffn_gate_up_exps", GATE_UP, DIM_EXPERT_FFN, DIM_HIDDEN, .of = DIM_2_EXPERT_FFN,
+               .when = HP_EXPERTS_FUSED),
+    BIND_STACK(W_EXPERT_UP, "blk.%u.ffn_gate_up_exps", GATE_UP, DIM_EXPERT_FFN, DIM_HIDDEN, .first = DIM_EXPERT_FFN,
+               .of = DIM_2_EXPERT_FFN, .when = HP_EXPERTS_FUSED),
+    BIND_STACK(W_EXPERT_DOWN, "blk.%u.ffn_down_exps", "model.layers.%u.experts.down_proj", DIM_HIDDEN, DIM_EXPERT_FFN, .when = 0),
     {.kind = BIND_IGNORED, .hf = "model.vision_tower."}, {.kind = BIND_IGNORED, .hf = "model.embed_vision."},
     {.kind = BIND_IGNORED, .hf = "model.audio_tower."}, {.kind = BIND_IGNORED, .hf = "model.embed_audio."}};
 
@@ -53,7 +72,31 @@ static void full_layers(struct hparams *hp, uint32_t head_dim, uint32_t kv_heads
     }
 }
 
+static void experts_finish(struct hparams *hp)
+{
+    struct experts_params *p = &hp->moe;
+    if (p->experts != 0) {
+        p->beside = p->normalise = true;
+        p->score = ROUTE_SOFTMAX;
+        p->router_scale = hp->hidden != 0 ? (float)(1.0 / __builtin_sqrt((double)hp->hidden)) : 1.0f;
+        hp->extra[GEMMA_ROUTER] = hp->extra[GEMMA_EXPERTS] = hp->hidden;
+    }
+}
+
 /* ---- config.json ---- */
+
+static int read_experts(struct hparams *hp, const struct config_reader *cfg, struct err *err)
+{
+    bool on = false;
+    int rc = json_get_bool(cfg->root, "enable_moe_block", &on, cfg->where, err);
+    if (rc == 0 && on) {
+        hp->moe.scale = 1.0f;
+        rc = experts_read_config(hp, cfg, err);
+        rc = rc != 0 || hp->moe.experts != 0 ? rc : err_set(err, ERR_FORMAT, "%s: enable_moe_block without num_experts", cfg->where);
+    }
+    experts_finish(hp);
+    return rc;
+}
 
 /* per_layer_config: {"<layer>": {"head_dim": n, "num_key_value_heads": n}} */
 static int read_layer_config(struct hparams *hp, const struct config_reader *cfg, yyjson_val *all, struct err *err)
@@ -174,6 +217,9 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
     if (rc == 0) {
         rc = json_get_u32(cfg->root, "vocab_size_per_layer_input", &vocab, cfg->where, err);
     }
+    if (rc == 0) {
+        rc = read_experts(hp, cfg, err);
+    }
     return rc != 0 ? rc : gemma_layer_inputs(hp, inputs, vocab, err);
 }
 
@@ -225,14 +271,60 @@ static int read_metadata(struct hparams *hp, const struct metadata_reader *md, s
         rc = gemma_share_kv(hp, shared, err);
     }
     hp->flags |= metadata_has_tensor(md, 0, "layer_output_scale.weight") ? HP_LAYER_SCALE : 0;
+    if (rc == 0 && hp->moe.experts != 0) {
+        rc = experts_read_metadata(hp, md, err);
+    }
+    experts_finish(hp);
     return rc != 0 ? rc : gemma_layer_inputs(hp, inputs, hp->vocab, err);
 }
 
 /* ---- a step ---- */
 
+/* y = norm(x) with weights w */
+static int norm_into(struct model *m, struct tensor x, struct tensor y, const float *w, bool add, struct err *err)
+{
+    struct op_norm op = {.x = x, .y = y, .dim = m->hp.hidden, .w = w, .eps = m->hp.eps, .add = add, .scale = 1.0f};
+    return op_norm(m->device, &op, err);
+}
+
+/* y = norm(experts(norm(x))), chosen by router norm(x) */
+static int experts_beside(struct model *m, uint32_t layer, struct tensor x, struct err *err)
+{
+    const struct layer_weights *l = &m->layers[layer];
+    struct tensor router = step_rows(m, m->step.extra[GEMMA_ROUTER]), in = step_rows(m, m->step.normed);
+    int rc = norm_into(m, x, router, l->v[V_ROUTER_NORM], false, err);
+    if (rc == 0) {
+        rc = experts_route(m, layer, router, err);
+    }
+    if (rc == 0) {
+        rc = norm_into(m, x, in, l->v[V_EXPERTS_NORM], false, err);
+    }
+    return rc != 0 ? rc : experts_routed(m, layer, in, step_rows(m, m->step.extra[GEMMA_EXPERTS]), false, err);
+}
+
+/* x += norm(norm(mlp(norm(x))) + norm(experts)) */
 static int feed_forward(struct model *m, uint32_t layer, struct err *err)
 {
-    return decoder_mlp(m, layer, err);
+    const struct layer_weights *l = &m->layers[layer];
+    struct tensor x = step_rows(m, m->step.x), block = step_rows(m, m->step.block), gate = {0};
+    if (m->hp.moe.experts == 0) {
+        return decoder_mlp(m, layer, err);
+    }
+    int rc = experts_beside(m, layer, x, err);
+    if (rc == 0) {
+        rc = decoder_mlp_gate(m, layer, &gate, err);
+    }
+    if (rc == 0) {
+        struct op_linear down = {.w = l->w[W_DOWN], .x = gate, .y = block, .alpha = 1.0f};
+        rc = op_linear(m->device, &down, err);
+    }
+    if (rc == 0) {
+        rc = norm_into(m, block, block, l->v[V_POST_MLP_NORM], false, err);
+    }
+    if (rc == 0) {
+        rc = norm_into(m, step_rows(m, m->step.extra[GEMMA_EXPERTS]), block, l->v[V_POST_EXPERTS_NORM], true, err);
+    }
+    return rc != 0 ? rc : norm_into(m, block, x, l->v[V_POST_FFN_NORM], true, err);
 }
 
 /* x += norm(Wout (act(Wgate x) * the layer's inputs)) */
@@ -264,14 +356,14 @@ static const char *const model_types[] = {"gemma4_text", "gemma4", NULL};
 static const char *const config_keys[] = {
     "final_logit_softcapping", "sliding_window", "use_bidirectional_attention", "layer_types", "hidden_activation",
     "per_layer_config", "global_head_dim", "num_global_key_value_heads", "attention_k_eq_v", "num_kv_shared_layers",
-    "use_double_wide_mlp", "hidden_size_per_layer_input", "vocab_size_per_layer_input",
+    "use_double_wide_mlp", "enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size", "hidden_size_per_layer_input", "vocab_size_per_layer_input",
     /* of other inputs than text */
     "audio_config", "boi_token_id", "eoi_token_id", "image_token_id", "video_token_id", "boa_token_id", "eoa_token_index",
     "audio_token_id", "vision_soft_tokens_per_image", NULL};
 static const char *const metadata_keys[] = {
     "attention.sliding_window", "attention.sliding_window_pattern", "attention.shared_kv_layers", "attention.key_length_swa",
     "attention.value_length_swa", "final_logit_softcapping", "embedding_length_per_layer_input", "rope.freq_base_swa",
-    "rope.dimension_count_swa", NULL};
+    "rope.dimension_count_swa", "expert_feed_forward_length", NULL};
 
 const struct arch arch_gemma4 = {
     .name = "gemma4", .gguf = "gemma4", .model_types = model_types, .config_keys = config_keys, .metadata_keys = metadata_keys,

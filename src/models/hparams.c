@@ -105,7 +105,11 @@ uint32_t hparams_dim(const struct hparams *hp, uint32_t layer, enum model_dim d)
                              [DIM_STATE_OUT] = model_state_out(hp), [DIM_STATE_VALUES] = value_heads(hp),
                              [DIM_STATE_HEAD] = hp->state.d_v, [DIM_HEAD_MOST] = model_head_dim(hp),
                              [DIM_INPUT] = hp->layer_inputs, [DIM_INPUTS] = hp->layers * hp->layer_inputs,
-                             [DIM_INPUT_VOCAB] = hp->layer_vocab, [DIM_2] = 2, [DIM_HEADS] = hp->heads,
+                             [DIM_INPUT_VOCAB] = hp->layer_vocab, [DIM_CHANNEL_HEAD] = hp->state.channels,
+                             [DIM_STATE_GROUP] = hp->state.channels + hp->state.values * hp->state.d_v,
+                             [DIM_STATE_GROUPS] = hp->state.heads * (hp->state.channels + hp->state.values * hp->state.d_v),
+                             [DIM_VALUES] = hp->state.values, [DIM_2_VALUES] = 2 * hp->state.values,
+                             [DIM_2_STATE_VALUES] = 2 * value_heads(hp), [DIM_2] = 2, [DIM_HEADS] = hp->heads,
                              [DIM_EXPERTS] = hp->moe.experts, [DIM_EXPERT_FFN] = hp->moe.ffn, [DIM_2_EXPERT_FFN] = 2 * hp->moe.ffn,
                              [DIM_SHARED_FFN] = hp->moe.shared_ffn};
     return dims[d];

@@ -49,6 +49,7 @@ enum hparam_flag {
     HP_EXPERTS_FUSED = 1 << 24, /* gate and up of all experts are one tensor; of a Hugging Face file all of down too */
     HP_EXPERT_BIAS = 1 << 25,  /* of router and experts */
     HP_ROUTE_BIAS = 1 << 26,   /* counts for the choice of experts alone */
+    HP_SHARED = 1 << 23,       /* an expert that every row takes */
     HP_SHARED_GATE = 1 << 27,  /* the shared expert times the sigmoid of a gate */
     HP_SINKS = 1 << 28,        /* a score of every head that takes part in the softmax and has no value */
     HP_LAYER_NORM = 1 << 16,   /* norms take the mean out first */
@@ -70,6 +71,8 @@ struct experts_params {
     uint32_t groups, group_top, group_best; /* op_route */
     bool normalise;
     float scale;
+    float router_scale;          /* of the router's product; 0: 1 */
+    bool beside;                 /* the MLP, not in its place: the architecture's own layer runs them */
 };
 
 struct hparams {
@@ -100,7 +103,7 @@ struct hparams {
     uint8_t recurrent[MODEL_LAYERS_MAX];
     struct experts_params moe;
     uint8_t dense[MODEL_LAYERS_MAX]; /* layers of a model with experts that have none */
-    uint32_t ignored_layers;   /* GGUF: blocks behind the last layer that a forward does not use */
+    uint32_t ignored_layers;   /* behind the last one, which a forward does not use */
 };
 
 /* The widest layer's: what a step's buffers hold. */

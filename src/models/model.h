@@ -27,6 +27,15 @@ struct model_kv_layer { /* a layer whose state differs from the rest */
 
 enum { MODEL_STEPS_IN_FLIGHT = 2 }; /* steps in flight at most; each has a staging of its own */
 
+/* For measurements: which experts every row of every layer took, kept or given.  Rows are positions, so a step is of one sequence. */
+struct model_routes {
+    bool replay;      /* ids are given, else kept */
+    uint32_t rows;    /* room */
+    uint32_t *ids;    /* [layers][rows][experts_used], host */
+    uint32_t *own;    /* likewise: what the rows would have chosen, kept when ids are given; or NULL */
+    float *logits;    /* [layers][rows][experts] of the router, kept; or NULL */
+};
+
 struct model_options {
     uint32_t context;             /* 0 = the model's own */
     enum kv_format k_format, v_format;
@@ -37,6 +46,7 @@ struct model_options {
     uint32_t steps_in_flight;     /* steps between model_forward and model_wait at a time; 0 = 1, at most MODEL_STEPS_IN_FLIGHT */
     void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */
     void *progress_ctx;
+    struct model_routes *routes;  /* NULL: every row chooses and nothing is kept; its arrays may be set after opening */
 };
 
 /* Open a .gguf file (or the first of a split set) or a Hugging Face directory on `device`. */
@@ -57,6 +67,7 @@ struct model_info {
     uint64_t parameters, file_bytes, weight_bytes; /* weight_bytes: prepared, on the device */
     uint64_t read_bytes_per_token; /* weights one decode step reads */
     uint32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
+    uint32_t experts, experts_used;  /* 0: none */
     uint32_t context_train, context; /* the model's, and the configured */
     struct model_type_count types[DTYPE_COUNT];
     uint32_t type_count;

@@ -204,6 +204,7 @@ static void info_fill(struct model *m, const char *path)
     i->format = m->gguf != NULL ? "gguf" : "safetensors";
     i->layers = hp->layers, i->hidden = hp->hidden, i->heads = hp->heads, i->kv_heads = hp->kv_heads;
     i->head_dim = hp->head_dim, i->ffn = hp->ffn, i->vocab = hp->vocab;
+    i->experts = hp->moe.experts, i->experts_used = hp->moe.used;
     i->context_train = hp->context_train, i->context = m->context;
     info_name(m, path);
     if (m->gguf != NULL) {

@@ -1,44 +1,15 @@
 /* models/qwen3_5.c - Qwen3.5 dense, text: gated delta nets in three layers of four, attention with a gate of its output and partial
  * rope in the fourth; norms with weight 1 + w (GGUF files have the 1 added), but not the one behind the delta net.
  *
- * GGUF files have the value heads in another order: those of one key head are not neighbours but `heads` apart. */
+ * GGUF files have the value heads in another order: those of one key head are not neighbours but `heads` apart.
+ * Qwen3-Next and the models with experts are built on the same layers (qwen.h). */
 #include "models/decoder_binds.h"
+#include "models/qwen.h"
 
-#define Q_HALF(slot, first_)                                                                                          \
-    BIND_MATRIX(slot, "attn_q", "self_attn.q_proj", DIM_Q, DIM_HIDDEN, SPLIT_HEADS, .first = first_, .of = DIM_2_Q,   \
-                .group = DIM_2_HEAD, .layers = LAYERS_ATTENTION)
-#define STATE_MATRIX(slot, gguf, hf, rows) \
-    BIND_MATRIX(slot, gguf, "linear_attn." hf, rows, DIM_HIDDEN, SPLIT_NONE, .layers = LAYERS_RECURRENT)
-#define STATE_VECTOR(slot, gguf, hf, rows, ...) \
-    BIND_VECTOR(slot, gguf, "linear_attn." hf, rows, .layers = LAYERS_RECURRENT, __VA_ARGS__)
+#include <stdio.h>
 
 static const struct bind binds[] = {
-    BINDS_ENDS,
-    BIND_VECTOR(V_ATTN_NORM, "attn_norm.weight", "input_layernorm.weight", DIM_HIDDEN, .norm = true),
-    BIND_VECTOR(V_FFN_NORM, "post_attention_norm.weight", "post_attention_layernorm.weight", DIM_HIDDEN, .norm = true),
-    Q_HALF(W_Q, DIM_0),
-    Q_HALF(W_Q_GATE, DIM_HEAD),
-    BIND_MATRIX(W_K, "attn_k", "self_attn.k_proj", DIM_KV, DIM_HIDDEN, SPLIT_HEADS, .layers = LAYERS_ATTENTION),
-    BIND_MATRIX(W_V, "attn_v", "self_attn.v_proj", DIM_KV, DIM_HIDDEN, SPLIT_HEADS, .layers = LAYERS_ATTENTION),
-    BIND_MATRIX(W_O, "attn_output", "self_attn.o_proj", DIM_HIDDEN, DIM_Q, SPLIT_COLS, .layers = LAYERS_ATTENTION,
-                .when = HP_ATTN_GATE),
-    BIND_VECTOR(V_Q_NORM, "attn_q_norm.weight", "self_attn.q_norm.weight", DIM_HEAD, .when = HP_QK_NORM, .norm = true,
-                .layers = LAYERS_ATTENTION),
-    BIND_VECTOR(V_K_NORM, "attn_k_norm.weight", "self_attn.k_norm.weight", DIM_HEAD, .when = HP_QK_NORM, .norm = true,
-                .layers = LAYERS_ATTENTION),
-    STATE_MATRIX(W_STATE_IN, "attn_qkv", "in_proj_qkv", DIM_STATE_COLS),
-    STATE_MATRIX(W_STATE_GATE, "attn_gate", "in_proj_z", DIM_STATE_OUT),
-    STATE_MATRIX(W_STATE_A, "ssm_alpha", "in_proj_a", DIM_STATE_VALUES),
-    STATE_MATRIX(W_STATE_B, "ssm_beta", "in_proj_b", DIM_STATE_VALUES),
-    BIND_MATRIX(W_STATE_OUT, "ssm_out", "linear_attn.out_proj", DIM_HIDDEN, DIM_STATE_OUT, SPLIT_NONE,
-                .layers = LAYERS_RECURRENT),
-    BIND_TAPS("ssm_conv1d.weight", "linear_attn.conv1d.weight"),
-    STATE_VECTOR(V_STATE_RATE, "ssm_a", "A_log", DIM_STATE_VALUES, .map = MAP_NEG_EXP),
-    STATE_VECTOR(V_STATE_DT, "ssm_dt.bias", "dt_bias", DIM_STATE_VALUES, .norm = false),
-    STATE_VECTOR(V_STATE_NORM, "ssm_norm.weight", "norm.weight", DIM_STATE_HEAD, .norm = false),
-    BINDS_MLP,
-    {.kind = BIND_IGNORED, .hf = "mtp."},
-    {.kind = BIND_IGNORED, .hf = "model.visual."}};
+    BINDS_ENDS, BINDS_DELTA_LAYERS, BINDS_DELTA_APART, BINDS_MLP, {.kind = BIND_IGNORED, .hf = "model.visual."}};
 
 static void defaults(struct hparams *hp)
 {
@@ -71,7 +42,7 @@ static int layers_by_interval(struct hparams *hp, uint32_t interval, struct err 
     return 0;
 }
 
-static int read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
+int qwen_delta_read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
 {
     bool known = false, gate = true;
     uint32_t values = 32, interval = 4;
@@ -124,7 +95,7 @@ static int read_layers(struct hparams *hp, const struct metadata_reader *md, uin
     return rc;
 }
 
-static int read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err)
+int qwen_delta_read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err)
 {
     uint32_t values = 32, inner = 0, blocks = 0;
     struct state_shape *s = &hp->state;
@@ -149,8 +120,8 @@ static int read_metadata(struct hparams *hp, const struct metadata_reader *md, s
     }
     blocks = hp->layers;
     if (hp->ignored_layers >= blocks || (inner != 0 && (values == 0 || inner % values != 0))) {
-        return err_set(err, ERR_FORMAT, "qwen35: %u of %u blocks predict further tokens, %u value heads share %u", hp->ignored_layers,
-                       blocks, values, inner);
+        return err_set(err, ERR_FORMAT, "%s: %u of %u blocks predict further tokens, %u value heads share %u", md->arch,
+                       hp->ignored_layers, blocks, values, inner);
     }
     hp->layers -= hp->ignored_layers;
     s->d_v = inner != 0 ? inner / values : s->d_k;
@@ -159,17 +130,10 @@ static int read_metadata(struct hparams *hp, const struct metadata_reader *md, s
 }
 
 static const char *const model_types[] = {"qwen3_5_text", "qwen3_5", NULL};
-static const char *const config_keys[] = {
-    "layer_types", "full_attention_interval", "linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim",
-    "linear_num_key_heads", "linear_num_value_heads", "attn_output_gate", "mamba_ssm_dtype", "mtp_num_hidden_layers",
-    "mtp_use_dedicated_embeddings", "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id", NULL};
-static const char *const metadata_keys[] = {
-    "ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.inner_size", "nextn_predict_layers",
-    "full_attention_interval", "attention.recurrent_layers",
-    "rope.dimension_sections", /* of several positions; in text all are the same */
-    NULL};
+static const char *const config_keys[] = {DELTA_CONFIG_KEYS, NULL};
+static const char *const metadata_keys[] = {DELTA_METADATA_KEYS, NULL};
 
 const struct arch arch_qwen3_5 = {
     .name = "qwen3_5", .gguf = "qwen35", .model_types = model_types, .config_keys = config_keys, .metadata_keys = metadata_keys,
-    .read_config = read_config, .read_metadata = read_metadata, .binds = binds, .bind_count = sizeof binds / sizeof binds[0],
+    .read_config = qwen_delta_read_config, .read_metadata = qwen_delta_read_metadata, .binds = binds, .bind_count = sizeof binds / sizeof binds[0],
     .layer = decoder_layer};

@@ -226,6 +226,13 @@ void source_ignore_tensor(struct source *s, const char *name)
     }
 }
 
+void source_ignore_layer(struct source *s, uint32_t layer)
+{
+    char name[48], text[MODEL_NAME_MAX];
+    snprintf(name, sizeof name, s->gguf != NULL ? "blk.%u." : "model.layers.%u.", layer);
+    source_ignore(s, source_name(s, name, "", text).p, false);
+}
+
 int source_check_marks(const struct source *s, struct err *err)
 {
     for (size_t i = 0; i < source_count(s); i++) {
