@@ -109,7 +109,7 @@ def golden_steps(run, folder, converted):
         run.step("goldens, KL of 8-bit weights", [program("kl_run"), "5e-4", converted + "_q8", "qwen3_5=2e-3"])
 
 
-MATRIX_MODELS = ("llama", "gemma3", "qwen3", "phi3_long", "granite", "mistral", "lfm2", "qwen3_5")
+MATRIX_MODELS = ("llama", "gemma3", "qwen3", "phi3_long", "granite", "mistral", "lfm2", "qwen3_5", "qwen3_moe", "gpt_oss", "qwen3_5_moe", "glm4_moe")
 
 
 def matrix_steps(run, golden, models, long):

@@ -228,6 +228,7 @@ static int stack_find(struct model *m, const struct bind *b, uint32_t layer, str
         }
     }
     out->experts[0].n_experts = 0;
+    bind_name(m, b, layer, 0, out->name);
     return 0;
 }
 

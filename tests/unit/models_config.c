@@ -41,6 +41,7 @@ static const struct {
     {"lfm2", {0}},
     {"qwen3_5", {0}}, {"gemma2", {0}}, {"glm4", {0}}, {"seed_oss", {0}}, {"olmo2", {0}}, {"smollm3", {0}}, {"gemma4", {0}}, {"gemma4_e", {0}},
     {"olmo3", {0}}, {"cohere2", {0}}, {"apertus", {0}}, {"lfm2_bias", {0}},
+    {"qwen3_moe", {0}}, {"qwen3_5_moe", {0}}, {"qwen3_next", {0}}, {"glm4_moe", {0}}, {"gpt_oss", {0}},
 };
 
 static int open_golden(const char *name, struct device **d, struct model **m, struct err *err)
@@ -172,8 +173,15 @@ static void test_refusals(void **state)
         {"an unknown activation", LLAMA("\"hidden_act\": \"relu2\", "), ERR_UNSUPPORTED, "relu2"},
         {"dynamic NTK", LLAMA("\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}, "), ERR_UNSUPPORTED, "dynamic"},
         {"another rope", LLAMA("\"rope_scaling\": {\"rope_type\": \"axial\"}, "), ERR_UNSUPPORTED, "axial"},
-        {"experts of gemma4", {.config = "{\"model_type\": \"gemma4_text\", \"enable_moe_block\": true, " MK_BASE "}"}, ERR_UNSUPPORTED,
-         "enable_moe_block"},
+        {"experts of gemma4 that are none", {.config = "{\"model_type\": \"gemma4_text\", \"enable_moe_block\": true, " MK_BASE "}"},
+         ERR_FORMAT, "enable_moe_block"},
+        {"another gate of gpt_oss", {.config = "{\"model_type\": \"gpt_oss\", \"swiglu_limit\": 5.0, " MK_BASE "}"}, ERR_UNSUPPORTED,
+         "swiglu_limit"},
+        {"more experts a row than there are",
+         {.config = "{\"model_type\": \"qwen3_moe\", \"num_experts\": 4, \"num_experts_per_tok\": 8, " MK_BASE "}"}, ERR_UNSUPPORTED,
+         "8 of 4 experts"},
+        {"a routing of another kind",
+         {.config = "{\"model_type\": \"qwen3_moe\", \"scoring_func\": \"sigmoid\", " MK_BASE "}"}, ERR_UNSUPPORTED, "scoring_func"},
         {"an unknown field of a layer",
          {.config = "{\"model_type\": \"gemma4_text\", \"per_layer_config\": {\"1\": {\"rope_theta\": 3}}, " MK_BASE "}"},
          ERR_UNSUPPORTED, "rope_theta"},
