@@ -14,7 +14,7 @@
 #include "base/thread.h"
 #include "tensor/backend.h"
 
-enum { CPU_OP_BYTES = 320 }; /* an op's parameters are copied into the record */
+enum { CPU_OP_BYTES = 352 }; /* an op's parameters are copied into the record */
 
 struct cpu_team;
 struct device; /* starts with struct device_head */

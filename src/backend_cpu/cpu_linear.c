@@ -241,11 +241,11 @@ static void embed_run(struct device *d, uint32_t me, uint32_t count, const void 
             memset(y, 0, op->y.cols * sizeof *y);
             continue;
         }
-        if (op->ids[r] >= op->w->head.rows) {
+        if (op->ids[r] >= op->w->head.rows && !op->wrap) {
             cpu_fail(d, ERR_INTERNAL, "cpu: embed: a row id is past the weight's rows");
             return;
         }
-        cpu_weight_row(op->w, op->ids[r], y);
+        cpu_weight_row(op->w, op->ids[r] < op->w->head.rows ? op->ids[r] : 0, y);
         for (uint32_t i = 0; i < op->y.cols && op->scale != 1.0f; i++)
             y[i] = y[i] * op->scale;
     }

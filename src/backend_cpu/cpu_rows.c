@@ -143,8 +143,50 @@ static void run_scale(struct device *d, uint32_t me, uint32_t count, const void 
 {
     const struct op_scale *op = p;
     const struct cpu_kernels *k = cpu_kernels_of(d);
-    for (struct share s = share_of(op->x.rows, op->x.cols, me, count); next(&s);)
-        k->scale(row_of(&op->x, s.row) + s.from, row_of(&op->x, s.row) + s.from, s.to - s.from, op->scale);
+    for (struct share s = share_of(op->x.rows, op->x.cols, me, count); next(&s);) {
+        float *x = row_of(&op->x, s.row) + s.from;
+        if (op->w)
+            k->mul(op->w + s.from, x, s.to - s.from);
+        k->scale(x, x, s.to - s.from, op->scale);
+    }
+}
+
+static void run_blend(struct device *d, uint32_t me, uint32_t count, const void *p)
+{
+    const struct op_blend *op = p;
+    const struct cpu_kernels *k = cpu_kernels_of(d);
+    for (struct share s = share_of(op->y[0].rows, op->y[0].cols, me, count); next(&s);)
+        for (uint32_t i = 0; i < op->m; i++) {
+            const float *coef = row_of(&op->coef, s.row) + (size_t)i * op->n, *base = row_of(&op->base[i], s.row) + s.from;
+            float *y = row_of(&op->y[i], s.row) + s.from;
+            if (y != base)
+                memcpy(y, base, (s.to - s.from) * sizeof *y);
+            for (uint32_t j = 0; j < op->n; j++)
+                k->fused(coef[j] + op->shift, row_of(&op->x[j], s.row) + s.from, y, s.to - s.from);
+        }
+}
+
+static void run_match(struct device *d, uint32_t me, uint32_t count, const void *p)
+{
+    const struct op_match *op = p;
+    const struct cpu_kernels *k = cpu_kernels_of(d);
+    uint32_t from, to, n = op->x.cols;
+    cpu_split(op->x.rows, 1, me, count, &from, &to);
+    for (uint32_t r = from; r < to; r++) {
+        float *y = row_of(&op->y, r), own = k->squares(y, n) / (float)n;
+        own = own > op->least ? own : op->least;
+        k->scale(y, y, n, __builtin_sqrtf(k->squares(row_of(&op->x, r), n) / (float)n) / __builtin_sqrtf(own));
+    }
+}
+
+static void run_sparsify(struct device *d, uint32_t me, uint32_t count, const void *p)
+{
+    const struct op_sparsify *op = p;
+    const struct cpu_kernels *k = cpu_kernels_of(d);
+    uint32_t from, to;
+    cpu_split(op->x.rows, 1, me, count, &from, &to);
+    for (uint32_t r = from; r < to; r++)
+        k->sparsify(row_of(&op->x, r), op->x.cols, op->factor);
 }
 
 static void run_softcap(struct device *d, uint32_t me, uint32_t count, const void *p)
@@ -204,6 +246,9 @@ ENQUEUE_OP(gated)
 ENQUEUE_OP(xielu)
 ENQUEUE_OP(add)
 ENQUEUE_OP(scale)
+ENQUEUE_OP(blend)
+ENQUEUE_OP(match)
+ENQUEUE_OP(sparsify)
 ENQUEUE_OP(softcap)
 ENQUEUE_OP(expert_sum)
 ENQUEUE_OP(gather)

@@ -65,6 +65,10 @@ typedef void (*cpu_rope_fn)(float *x, const float *cosine, const float *sine, ui
 typedef void (*cpu_gated_fn)(const float *gate, const float *up, float *y, uint32_t n); /* one activation each */
 /* in place: x > 0: (ap x) x + b x; else ((exp(min(x, eps)) - 1) - x) an + b x */
 typedef void (*cpu_xielu_fn)(float *x, uint32_t n, float ap, float an, float b, float eps);
+typedef void (*cpu_fused_fn)(float a, const float *x, float *y, uint32_t n); /* y = fma(a, x, y) */
+typedef float (*cpu_squares_fn)(const float *x, uint32_t n);                 /* the sum of squares that norm takes */
+/* x = max(x - (m + s factor), 0), in place; m and s^2: mean and mean square as in norm_centred */
+typedef void (*cpu_sparsify_fn)(float *x, uint32_t n, float factor);
 typedef void (*cpu_add_fn)(const float *x, float *y, uint32_t n, float x_scale, float y_scale);
 typedef void (*cpu_softcap_fn)(float *x, uint32_t n, float scale, float cap); /* x = cap tanh((x scale) / cap) */
 typedef void (*cpu_half_fn)(const float *x, uint16_t *y, uint32_t n);         /* f32 -> f16 or bf16, to nearest even */
@@ -162,6 +166,9 @@ typedef void (*cpu_gumbel_fn)(uint64_t key, const uint32_t counter[3], uint32_t 
     X(cpu_gated_fn, gated_clamped)     \
     X(cpu_gated_fn, gated_relu)        \
     X(cpu_xielu_fn, xielu)             \
+    X(cpu_fused_fn, fused)             \
+    X(cpu_squares_fn, squares)         \
+    X(cpu_sparsify_fn, sparsify)       \
     X(cpu_add_fn, add)                 \
     X(cpu_softcap_fn, softcap)         \
     X(cpu_half_fn, to_f16)             \

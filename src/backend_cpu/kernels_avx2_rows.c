@@ -23,7 +23,7 @@ static inline __attribute__((always_inline)) void store_n(float *p, uint32_t lef
 
 #include "backend_cpu/kernels_avx2_state.h"
 
-static void norm(const float *x, const float *w, float *y, uint32_t n, float eps, bool add, float scale)
+static float squares(const float *x, uint32_t n)
 {
     __m256 low = _mm256_setzero_ps(), high = low;
     uint32_t i = 0;
@@ -40,9 +40,14 @@ static void norm(const float *x, const float *w, float *y, uint32_t n, float eps
             high = _mm256_fmadd_ps(a, a, high);
         }
     }
-    float r = 1.0f / __builtin_sqrtf(v8_tree16(low, high) / (float)n + eps);
+    return v8_tree16(low, high);
+}
+
+static void norm(const float *x, const float *w, float *y, uint32_t n, float eps, bool add, float scale)
+{
+    float r = 1.0f / __builtin_sqrtf(squares(x, n) / (float)n + eps);
     __m256 rr = v8_set(r), ss = v8_set(scale);
-    for (i = 0; i < n; i += 8) {
+    for (uint32_t i = 0; i < n; i += 8) {
         __m256 v = _mm256_mul_ps(_mm256_mul_ps(load_n(x + i, n - i), rr), load_n(w + i, n - i));
         if (add)
             v = _mm256_add_ps(load_n(y + i, n - i), _mm256_mul_ps(v, ss));
@@ -50,7 +55,8 @@ static void norm(const float *x, const float *w, float *y, uint32_t n, float eps
     }
 }
 
-static void norm_centred(const float *x, const float *w, float *y, uint32_t n, float eps)
+/* Mean of n values and, in `square`, of the squares of what they are off it. */
+static float mean_of(const float *x, uint32_t n, float *square)
 {
     __m256 low = _mm256_setzero_ps(), high = low;
     for (uint32_t i = 0; i < n; i += 16) { /* +0 onto a sum that began with +0 changes nothing */
@@ -58,7 +64,8 @@ static void norm_centred(const float *x, const float *w, float *y, uint32_t n, f
         if (n - i > 8)
             high = _mm256_add_ps(high, load_n(x + i + 8, n - i - 8));
     }
-    __m256 mean = v8_set(v8_tree16(low, high) / (float)n);
+    float m = v8_tree16(low, high) / (float)n;
+    __m256 mean = v8_set(m);
     low = high = _mm256_setzero_ps();
     for (uint32_t i = 0; i < n; i += 16) {
         uint32_t left = n - i;
@@ -72,9 +79,31 @@ static void norm_centred(const float *x, const float *w, float *y, uint32_t n, f
         low = _mm256_fmadd_ps(a, a, low);
         high = _mm256_fmadd_ps(b, b, high);
     }
-    __m256 r = v8_set(1.0f / __builtin_sqrtf(v8_tree16(low, high) / (float)n + eps));
+    *square = v8_tree16(low, high) / (float)n;
+    return m;
+}
+
+static void norm_centred(const float *x, const float *w, float *y, uint32_t n, float eps)
+{
+    float square;
+    __m256 mean = v8_set(mean_of(x, n, &square)), r = v8_set(1.0f / __builtin_sqrtf(square + eps));
     for (uint32_t i = 0; i < n; i += 8)
         store_n(y + i, n - i, _mm256_mul_ps(_mm256_mul_ps(_mm256_sub_ps(load_n(x + i, n - i), mean), r), load_n(w + i, n - i)));
+}
+
+static void sparsify(float *x, uint32_t n, float factor)
+{
+    float square, mean = mean_of(x, n, &square);
+    __m256 cut = v8_set(mean + __builtin_sqrtf(square) * factor);
+    for (uint32_t i = 0; i < n; i += 8)
+        store_n(x + i, n - i, _mm256_max_ps(_mm256_sub_ps(load_n(x + i, n - i), cut), _mm256_setzero_ps()));
+}
+
+static void fused(float a, const float *x, float *y, uint32_t n)
+{
+    __m256 aa = v8_set(a);
+    for (uint32_t i = 0; i < n; i += 8)
+        store_n(y + i, n - i, _mm256_fmadd_ps(aa, load_n(x + i, n - i), load_n(y + i, n - i)));
 }
 
 static void rope_halves(float *x, const float *cosine, const float *sine, uint32_t n)
@@ -362,6 +391,9 @@ const struct cpu_kernels cpu_kernels_avx2_rows = {
     .gated_clamped = gated_clamped,
     .gated_relu = gated_relu,
     .xielu = xielu,
+    .fused = fused,
+    .squares = squares,
+    .sparsify = sparsify,
     .add = add,
     .softcap = softcap,
     .to_f16 = to_f16,

@@ -27,29 +27,54 @@ static float tree16(const float a[16])
 
 /* ---- rows ---- */
 
-static void norm(const float *x, const float *w, float *y, uint32_t n, float eps, bool add, float scale)
+static float squares(const float *x, uint32_t n)
 {
     float lanes[16] = {0};
     for (uint32_t i = 0; i < n; i++)
         lanes[i % 16] = fmaf(x[i], x[i], lanes[i % 16]);
-    float r = 1.0f / sqrtf(tree16(lanes) / (float)n + eps);
+    return tree16(lanes);
+}
+
+static void norm(const float *x, const float *w, float *y, uint32_t n, float eps, bool add, float scale)
+{
+    float r = 1.0f / sqrtf(squares(x, n) / (float)n + eps);
     for (uint32_t i = 0; i < n; i++) {
         float v = (x[i] * r) * w[i];
         y[i] = add ? y[i] + v * scale : v;
     }
 }
 
-static void norm_centred(const float *x, const float *w, float *y, uint32_t n, float eps)
+/* Mean of n values and, in `square`, of the squares of what they are off it. */
+static float mean_of(const float *x, uint32_t n, float *square)
 {
-    float sums[16] = {0}, squares[16] = {0};
+    float sums[16] = {0}, lanes[16] = {0};
     for (uint32_t i = 0; i < n; i++)
         sums[i % 16] += x[i];
     float mean = tree16(sums) / (float)n;
     for (uint32_t i = 0; i < n; i++)
-        squares[i % 16] = fmaf(x[i] - mean, x[i] - mean, squares[i % 16]);
-    float r = 1.0f / sqrtf(tree16(squares) / (float)n + eps);
+        lanes[i % 16] = fmaf(x[i] - mean, x[i] - mean, lanes[i % 16]);
+    *square = tree16(lanes) / (float)n;
+    return mean;
+}
+
+static void norm_centred(const float *x, const float *w, float *y, uint32_t n, float eps)
+{
+    float square, mean = mean_of(x, n, &square), r = 1.0f / sqrtf(square + eps);
     for (uint32_t i = 0; i < n; i++)
         y[i] = ((x[i] - mean) * r) * w[i];
+}
+
+static void sparsify(float *x, uint32_t n, float factor)
+{
+    float square, mean = mean_of(x, n, &square), cut = mean + sqrtf(square) * factor;
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = x[i] - cut > 0 ? x[i] - cut : 0.0f;
+}
+
+static void fused(float a, const float *x, float *y, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = fmaf(a, x[i], y[i]);
 }
 
 static void rope(float *x, const float *cosine, const float *sine, uint32_t n, bool adjacent)

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { RECORD_BYTES = 320 };
+enum { RECORD_BYTES = 352 };
 
 struct record {
     ref_run run;

@@ -44,9 +44,9 @@ int ref_run_embed(struct device *d, const void *p)
             memset(ref_row(&op->y, r), 0, op->y.cols * sizeof(float));
             continue;
         }
-        if (op->ids[r] >= op->w->head.rows)
+        if (op->ids[r] >= op->w->head.rows && !op->wrap)
             return ERR_INTERNAL;
-        const float *w = op->w->values + (size_t)op->ids[r] * op->y.cols;
+        const float *w = op->w->values + (size_t)(op->ids[r] < op->w->head.rows ? op->ids[r] : 0) * op->y.cols;
         for (uint32_t c = 0; c < op->y.cols; c++)
             ref_row(&op->y, r)[c] = op->scale * w[c];
     }
@@ -259,7 +259,60 @@ int ref_run_scale(struct device *d, const void *p)
     const struct op_scale *op = p;
     for (uint32_t r = 0; r < op->x.rows; r++)
         for (uint32_t c = 0; c < op->x.cols; c++)
-            ref_row(&op->x, r)[c] *= op->scale;
+            ref_row(&op->x, r)[c] = ref_row(&op->x, r)[c] * (op->w ? op->w[c] : 1.0f) * op->scale;
+    return 0;
+}
+
+int ref_run_blend(struct device *d, const void *p)
+{
+    (void)d;
+    const struct op_blend *op = p;
+    for (uint32_t r = 0; r < op->y[0].rows; r++)
+        for (uint32_t c = 0; c < op->y[0].cols; c++)
+            for (uint32_t i = 0; i < op->m; i++) {
+                double sum = (double)ref_row(&op->base[i], r)[c];
+                for (uint32_t j = 0; j < op->n; j++)
+                    sum += (double)(ref_row(&op->coef, r)[i * op->n + j] + op->shift) * (double)ref_row(&op->x[j], r)[c];
+                ref_row(&op->y[i], r)[c] = (float)sum;
+            }
+    return 0;
+}
+
+static double mean_square(const float *x, uint32_t n, double mean)
+{
+    double sum = 0;
+    for (uint32_t c = 0; c < n; c++)
+        sum += ((double)x[c] - mean) * ((double)x[c] - mean);
+    return sum / n;
+}
+
+int ref_run_match(struct device *d, const void *p)
+{
+    (void)d;
+    const struct op_match *op = p;
+    for (uint32_t r = 0; r < op->x.rows; r++) {
+        float *y = ref_row(&op->y, r);
+        double own = mean_square(y, op->y.cols, 0), by = sqrt(mean_square(ref_row(&op->x, r), op->x.cols, 0));
+        by /= sqrt(own > (double)op->least ? own : (double)op->least);
+        for (uint32_t c = 0; c < op->y.cols; c++)
+            y[c] = (float)((double)y[c] * by);
+    }
+    return 0;
+}
+
+int ref_run_sparsify(struct device *d, const void *p)
+{
+    (void)d;
+    const struct op_sparsify *op = p;
+    for (uint32_t r = 0; r < op->x.rows; r++) {
+        float *x = ref_row(&op->x, r);
+        double mean = 0;
+        for (uint32_t c = 0; c < op->x.cols; c++)
+            mean += (double)x[c] / op->x.cols;
+        double cut = mean + sqrt(mean_square(x, op->x.cols, mean)) * (double)op->factor;
+        for (uint32_t c = 0; c < op->x.cols; c++)
+            x[c] = (double)x[c] > cut ? (float)((double)x[c] - cut) : 0.0f;
+    }
     return 0;
 }
 

@@ -324,6 +324,32 @@ static int op_scale_list(struct device *d, const struct op_scale *op)
     buf_z(&d->text, "scale");
     put_tensor(d, "x", &op->x);
     buf_printf(&d->text, " scale=%.9g", (double)op->scale);
+    buf_z(&d->text, op->w ? " by columns" : "");
+    return end_line(d);
+}
+
+static int op_blend_list(struct device *d, const struct op_blend *op)
+{
+    buf_z(&d->text, "blend");
+    put_tensor(d, "y", &op->y[0]);
+    buf_printf(&d->text, " %u of %u", op->m, op->n);
+    put_value(d, "shift", op->shift, 0);
+    return end_line(d);
+}
+
+static int op_match_list(struct device *d, const struct op_match *op)
+{
+    buf_z(&d->text, "match");
+    put_tensor(d, "y", &op->y);
+    buf_printf(&d->text, " least=%.9g", (double)op->least);
+    return end_line(d);
+}
+
+static int op_sparsify_list(struct device *d, const struct op_sparsify *op)
+{
+    buf_z(&d->text, "sparsify");
+    put_tensor(d, "x", &op->x);
+    buf_printf(&d->text, " factor=%.9g", (double)op->factor);
     return end_line(d);
 }
 

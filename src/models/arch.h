@@ -23,7 +23,8 @@
 
 #define ARCH_LIST(X) X(llama) X(mistral) X(qwen2) X(qwen3) X(phi3) X(granite) X(gemma2) X(gemma3) X(lfm2) X(qwen3_5) X(glm4) X(seed_oss) \
     X(olmo2) X(smollm3) X(gemma4) X(qwen3_moe) X(olmo3) X(cohere2) X(apertus) \
-    X(qwen3_5_moe) X(qwen3_next) X(glm4_moe) X(gpt_oss)
+    X(qwen3_5_moe) X(qwen3_next) X(glm4_moe) X(gpt_oss) \
+    X(gemma3n)
 
 /* ---- architectures ---- */
 
@@ -43,6 +44,7 @@ struct arch {
     int (*layer)(struct model *m, uint32_t layer, struct err *err);
     int (*bound)(struct model *m, struct err *err); /* after the bind table; NULL: nothing */
     int (*begin)(struct model *m, struct err *err); /* between the embedding and the layers; NULL: nothing */
+    int (*end)(struct model *m, struct err *err);   /* between the layers and the head; NULL: nothing */
 };
 
 #define ARCH_EXTERN(id) extern const struct arch arch_##id;

@@ -11,13 +11,17 @@ enum { MODEL_NAME_MAX = 192 };
 
 /* ---- bind tables ---- */
 
-enum model_weight { W_EMBED, W_HEAD, W_EMBED_LAYERS, W_LAYERS_IN, MODEL_WEIGHTS };
+enum model_weight {
+    W_EMBED, W_HEAD, W_EMBED_LAYERS, W_LAYERS_IN,
+    W_STREAM_IN, W_STREAM_OUT = W_STREAM_IN + 3, MODEL_WEIGHTS = W_STREAM_OUT + 3 /* of the second to the fourth stream */
+};
 enum model_vec { V_FINAL_NORM, V_ROPE_FREQS, V_ROPE_LONG, V_ROPE_SHORT, V_ONES, V_LAYERS_NORM, MODEL_VECS };
 enum layer_weight {
     W_Q, W_K, W_V, W_O, W_GATE, W_UP, W_DOWN,
     W_Q_GATE,                                  /* gate of attention's output */
     W_STATE_IN, W_STATE_GATE, W_STATE_A, W_STATE_B, W_STATE_OUT, /* recurrent layers */
     W_INPUT_GATE, W_INPUT_OUT,                 /* of a layer's own embedding */
+    W_ALTUP_ROUTER, W_ALTUP_PREDICT, W_ALTUP_CORRECT, W_LAUREL_LEFT, W_LAUREL_RIGHT, /* of several streams */
     W_ROUTER, W_EXPERT_GATE, W_EXPERT_UP, W_EXPERT_DOWN,         /* experts: stacks but for the router */
     W_SHARED_GATE, W_SHARED_UP, W_SHARED_DOWN, W_SHARED_WEIGHT,  /* the shared expert; the gate of its output */
     LAYER_WEIGHTS
@@ -28,6 +32,7 @@ enum layer_vec {
     V_STATE_CONV, V_STATE_RATE, V_STATE_DT, V_STATE_NORM, /* recurrent layers */
     V_STATE_CONV_BIAS, V_STATE_IN_BIAS, V_STATE_OUT_BIAS,
     V_INPUT_NORM,
+    V_ALTUP_NORM, V_ALTUP_SCALE, V_LAUREL_NORM,
     V_SINKS,
     V_ROUTER_BIAS, V_ROUTE_BIAS, V_EXPERT_GATE_BIAS, V_EXPERT_UP_BIAS, V_EXPERT_DOWN_BIAS, V_EXPERT_SCALE, /* experts */
     V_ROUTER_NORM, V_EXPERTS_NORM, V_POST_MLP_NORM, V_POST_EXPERTS_NORM, /* experts beside the MLP */
@@ -59,6 +64,7 @@ enum model_dim {
     DIM_2_Q, DIM_2_HEAD, DIM_TAPS, DIM_CHANNELS, DIM_STATE_COLS, DIM_STATE_OUT, DIM_STATE_VALUES, DIM_STATE_HEAD, DIM_HEAD_MOST,
     DIM_INPUT, DIM_INPUTS, DIM_INPUT_VOCAB,
     DIM_CHANNEL_HEAD, DIM_STATE_GROUP, DIM_STATE_GROUPS, DIM_VALUES, DIM_2_VALUES, DIM_2_STATE_VALUES,
+    DIM_2_HIDDEN, DIM_3_HIDDEN, DIM_STREAMS, DIM_STREAMS_2, DIM_LAUREL,
     DIM_2, DIM_HEADS, DIM_EXPERTS, DIM_EXPERT_FFN, DIM_2_EXPERT_FFN, DIM_SHARED_FFN
 };
 uint32_t hparams_dim(const struct hparams *hp, uint32_t layer, enum model_dim d); /* of no layer: 0 */
@@ -70,7 +76,7 @@ struct bind {
     const char *gguf, *hf;      /* name patterns, %u = layer, expert; NULL: not in files of that kind; ignored: a prefix */
     enum model_dim rows, cols;  /* vectors: rows; of a convolution rows x taps, transposed when read */
     enum model_dim stack;       /* weights: that many matrices [rows][cols], in one tensor or, named with two %u, each in its own */
-    enum model_dim first, of;   /* fused: first row (MAP_ROWS: column), rows of the whole tensor (DIM_0 = the whole is bound) */
+    enum model_dim first, of;   /* fused (a stack's matrices too): first row (MAP_ROWS: column), rows of the whole tensor (DIM_0 = the whole is bound) */
     enum model_dim group;       /* fused group by group: rows of a group, `first` counts in it (DIM_0 = one run of rows) */
     uint32_t when, unless;      /* enum hparam_flag: all of when, none of unless */
     enum bind_split split;

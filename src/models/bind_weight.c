@@ -240,6 +240,10 @@ int bound_find(struct model *m, const struct bind *b, uint32_t layer, bool gathe
     bind_name(m, b, layer, 0, out->name);
     int rc = stack ? stack_find(m, b, layer, out, err) : source_weight(&m->source, out->name, &out->src, err);
     out->src.name = out->name;
+    if (rc == 0 && !stack && b->of != DIM_0 && out->src.n_experts != 0) { /* the matrices of a stack as one, rows under rows */
+        out->src.rows *= out->src.n_experts;
+        out->src.n_experts = 0;
+    }
     rc = rc != 0 || stack ? rc : shape_check(m, b, layer, &out->src, err);
     if (rc != 0) {
         return rc;

@@ -94,17 +94,42 @@ static int read_flag(struct hparams *hp, const struct config_reader *cfg, const 
     return rc;
 }
 
+/* intermediate_size: one number, or one a layer. */
+static int read_ffn(struct hparams *hp, const struct config_reader *cfg, struct err *err)
+{
+    yyjson_val *list = yyjson_obj_get(cfg->root, "intermediate_size");
+    if (!yyjson_is_arr(list)) {
+        return json_get_u32(cfg->root, "intermediate_size", &hp->ffn, cfg->where, err);
+    }
+    if (yyjson_arr_size(list) != hp->layers || hp->layers > MODEL_LAYERS_MAX) {
+        return err_set(err, ERR_FORMAT, "%s: intermediate_size: expected a number or a list of %u, got a list of %zu", cfg->where, hp->layers,
+                       yyjson_arr_size(list));
+    }
+    for (uint32_t i = 0; i < hp->layers; i++) {
+        yyjson_val *v = yyjson_arr_get(list, i);
+        if (!yyjson_is_uint(v) || yyjson_get_uint(v) == 0 || yyjson_get_uint(v) > UINT32_MAX) {
+            return err_set(err, ERR_FORMAT, "%s: intermediate_size[%u]: expected a number above 0", cfg->where, i);
+        }
+        hp->shape[i].ffn = (uint32_t)yyjson_get_uint(v);
+        hp->ffn = hp->shape[0].ffn;
+    }
+    return 0;
+}
+
 int config_read_common(struct hparams *hp, const struct config_reader *cfg, struct err *err)
 {
     const struct {
         const char *key;
         uint32_t *out;
     } sizes[] = {{"hidden_size", &hp->hidden}, {"num_hidden_layers", &hp->layers}, {"num_attention_heads", &hp->heads},
-                 {"num_key_value_heads", &hp->kv_heads}, {"head_dim", &hp->head_dim}, {"intermediate_size", &hp->ffn},
+                 {"num_key_value_heads", &hp->kv_heads}, {"head_dim", &hp->head_dim},
                  {"vocab_size", &hp->vocab}, {"max_position_embeddings", &hp->context_train}};
     int rc = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && rc == 0; i++) {
         rc = json_get_u32(cfg->root, sizes[i].key, sizes[i].out, cfg->where, err);
+    }
+    if (rc == 0) {
+        rc = read_ffn(hp, cfg, err);
     }
     if (rc == 0) {
         rc = json_get_f32(cfg->root, "rms_norm_eps", &hp->eps, cfg->where, err);

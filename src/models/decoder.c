@@ -154,7 +154,7 @@ int decoder_mlp_gate(struct model *m, uint32_t layer, struct tensor *out, struct
     struct tensor x = step_rows(m, m->step.x), gate = tensor_cols(step_rows(m, m->step.gate), 0, ffn);
     struct tensor up = tensor_cols(step_rows(m, m->step.up), 0, ffn);
     int rc = 0;
-    if ((hp->flags & (HP_MLP_BIAS | HP_NO_PRE_NORM | HP_PARALLEL)) == 0) {
+    if ((hp->flags & (HP_MLP_BIAS | HP_NO_PRE_NORM | HP_PARALLEL)) == 0 && !hp->sparse[layer]) {
         struct op_norm_gated op = {.x = x, .norm_w = l->v[V_FFN_NORM], .eps = hp->eps, .gate = l->w[W_GATE], .up = l->w[W_UP],
                                    .act = hp->act, .y = gate, .scratch = step_rows(m, m->step.normed), .scratch_gate = gate,
                                    .scratch_up = up};
@@ -163,7 +163,11 @@ int decoder_mlp_gate(struct model *m, uint32_t layer, struct tensor *out, struct
         struct op_norm_linear op = {.x = x, .norm_w = l->v[V_FFN_NORM], .eps = hp->eps, .n = 2, .w = {l->w[W_GATE], l->w[W_UP]},
                                     .bias = {l->v[V_GATE_BIAS], l->v[V_UP_BIAS]}, .y = {gate, up},
                                     .scratch = step_rows(m, m->step.normed)};
+        struct op_sparsify sparsify = {.x = gate, .factor = hp->sparse_factor[layer]};
         rc = block_inputs(m, &op, err);
+        if (rc == 0 && hp->sparse[layer]) {
+            rc = op_sparsify(m->device, &sparsify, err);
+        }
         if (rc == 0) {
             struct op_gated act = {.gate = gate, .up = up, .y = gate, .act = hp->act};
             rc = op_gated(m->device, &act, err);

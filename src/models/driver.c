@@ -469,6 +469,9 @@ int model_forward(struct model *m, struct kv *kv, const struct span *spans, uint
         rc = m->arch->layer(m, l, err);
         rc = rc != 0 ? err_prefix(err, "layer %u", l) : 0;
     }
+    if (rc == 0 && m->arch->end != NULL) {
+        rc = m->arch->end(m, err);
+    }
     if (rc == 0) {
         rc = step_head(m, spans, results, err);
     }

@@ -24,6 +24,16 @@ int gemma_read_scales(struct hparams *hp, const struct config_reader *cfg, struc
     return rc;
 }
 
+int gemma_read_rope(struct hparams *hp, const struct config_reader *cfg, struct err *err)
+{
+    if (yyjson_obj_get(yyjson_obj_get(cfg->root, "rope_parameters"), "full_attention") != NULL) {
+        int rc = config_read_rope(hp, 0, cfg, "full_attention", err);
+        return rc != 0 ? rc : config_read_rope(hp, 1, cfg, "sliding_attention", err);
+    }
+    int rc = json_get_f64(cfg->root, "rope_local_base_freq", &hp->rope[1].theta, cfg->where, err);
+    return rc != 0 ? rc : config_read_rope(hp, 0, cfg, NULL, err);
+}
+
 int gemma_refuse_bidirectional(const struct config_reader *cfg, struct err *err)
 {
     yyjson_val *v = yyjson_obj_get(cfg->root, "use_bidirectional_attention");
@@ -77,18 +87,19 @@ int gemma_share_kv(struct hparams *hp, uint32_t shared, struct err *err)
 
 /* ---- embeddings of each layer ---- */
 
-int gemma_layer_inputs(struct hparams *hp, uint32_t n, uint32_t vocab, struct err *err)
+int gemma_layer_inputs(struct hparams *hp, uint32_t n, uint32_t vocab, bool wrap, struct err *err)
 {
     if (n == 0) {
         return 0;
     }
-    if (n > 1u << 14 || vocab < hp->vocab || vocab > 1u << 24) {
+    if (n > 1u << 14 || vocab == 0 || (vocab < hp->vocab && !wrap) || vocab > 1u << 24) {
         return err_set(err, ERR_UNSUPPORTED, "embeddings of each layer: %u elements for %u ids: expected 1 to %u for %u or more", n,
-                       vocab, 1u << 14, hp->vocab);
+                       vocab, 1u << 14, wrap ? 1 : hp->vocab);
     }
     hp->flags |= HP_LAYER_INPUTS;
     hp->layer_inputs = n;
     hp->layer_vocab = vocab;
+    hp->layer_wrap = wrap;
     hp->extra[GEMMA_INPUTS] = hp->extra[GEMMA_EMBEDDED] = hp->layers * n;
     hp->extra[GEMMA_GATE] = n;
     return 0;
@@ -103,7 +114,7 @@ int gemma_inputs_begin(struct model *m, struct err *err)
     const float half = 0.70710678f; /* sqrt(1/2) */
     struct tensor x = step_rows(m, m->step.x), in = step_rows(m, m->step.extra[GEMMA_INPUTS]);
     struct op_embed embed = {.w = m->weights[W_EMBED_LAYERS], .ids = m->step.ids, .y = step_rows(m, m->step.extra[GEMMA_EMBEDDED]),
-                             .scale = __builtin_sqrtf((float)hp->layer_inputs)};
+                             .scale = __builtin_sqrtf((float)hp->layer_inputs), .wrap = hp->layer_wrap};
     struct op_linear project = {.w = m->weights[W_LAYERS_IN], .x = x, .y = in, .alpha = 1.0f / __builtin_sqrtf((float)hp->hidden)};
     struct op_norm norm = {.x = in, .y = in, .dim = hp->layer_inputs, .w = m->vecs[V_LAYERS_NORM], .eps = hp->eps};
     struct op_add mix = {.x = embed.y, .y = in, .x_scale = half, .y_scale = half};

@@ -15,6 +15,14 @@ enum { GEMMA_INPUTS, GEMMA_EMBEDDED, GEMMA_GATE, GEMMA_ROUTER, GEMMA_EXPERTS, GE
     BIND_UNUSED("attn_k", "self_attn.k_proj"), BIND_UNUSED("attn_v", "self_attn.v_proj"),                                        \
     BIND_UNUSED("attn_k_norm", "self_attn.k_norm"), BIND_UNUSED("attn_v_norm", "self_attn.v_norm")
 
+/* parts for pictures and sound, and keys about them */
+#define BINDS_MODALITIES                                                                                                         \
+    {.kind = BIND_IGNORED, .hf = "model.vision_tower."}, {.kind = BIND_IGNORED, .hf = "model.embed_vision."},                    \
+    {.kind = BIND_IGNORED, .hf = "model.audio_tower."}, {.kind = BIND_IGNORED, .hf = "model.embed_audio."}
+#define GEMMA_MODALITY_KEYS                                                                                                      \
+    "audio_config", "boi_token_id", "eoi_token_id", "image_token_id", "video_token_id", "boa_token_id", "eoa_token_id",          \
+    "eoa_token_index", "audio_token_id", "vision_soft_tokens_per_image", "audio_soft_tokens_per_image"
+
 #define BINDS_LAYER_INPUTS                                                                                                       \
     {.kind = BIND_WEIGHT, .slot = W_EMBED_LAYERS, .gguf = "per_layer_token_embd", .hf = "model.embed_tokens_per_layer",          \
      .rows = DIM_INPUT_VOCAB, .cols = DIM_INPUTS, .when = HP_LAYER_INPUTS, .split = SPLIT_ROWS},                                 \
@@ -28,6 +36,8 @@ enum { GEMMA_INPUTS, GEMMA_EMBEDDED, GEMMA_GATE, GEMMA_ROUTER, GEMMA_EXPERTS, GE
 
 /* query_pre_attn_scalar, the two soft caps, the window; and the scale of the embedding. */
 int gemma_read_scales(struct hparams *hp, const struct config_reader *cfg, struct err *err);
+/* Two rope sets: rope_parameters by layer type, or rope_theta and rope_scaling for full layers beside rope_local_base_freq. */
+int gemma_read_rope(struct hparams *hp, const struct config_reader *cfg, struct err *err);
 /* use_bidirectional_attention: refused, unless it is about pictures only. */
 int gemma_refuse_bidirectional(const struct config_reader *cfg, struct err *err);
 /* Common keys, rope, window, soft caps, scales; a model of `layers_27b` layers has an attention scale of its own (0: none has). */
@@ -35,8 +45,8 @@ int gemma_read_metadata(struct hparams *hp, const struct metadata_reader *md, ui
 
 /* The last `shared` layers read what the last layer of their kind before them stored. */
 int gemma_share_kv(struct hparams *hp, uint32_t shared, struct err *err);
-/* Embeddings of each layer, `n` elements (0: none) for `vocab` ids; heads and layers are known. */
-int gemma_layer_inputs(struct hparams *hp, uint32_t n, uint32_t vocab, struct err *err);
+/* Embeddings of each layer, `n` elements (0: none) for `vocab` ids, `wrap`: ids past them read the first; heads and layers are known. */
+int gemma_layer_inputs(struct hparams *hp, uint32_t n, uint32_t vocab, bool wrap, struct err *err);
 /* Before the layers: GEMMA_INPUTS = (norm(W x / sqrt(hidden)) + sqrt(n) embedding) / sqrt(2). */
 int gemma_inputs_begin(struct model *m, struct err *err);
 /* GEMMA_GATE = act(Wgate x) * the layer's inputs */

@@ -26,17 +26,6 @@ static void defaults(struct hparams *hp)
     hp->context_train = 131072;
 }
 
-/* Two rope sets: rope_parameters by layer type, or rope_theta and rope_scaling for full layers beside rope_local_base_freq. */
-static int read_rope(struct hparams *hp, const struct config_reader *cfg, struct err *err)
-{
-    if (yyjson_obj_get(yyjson_obj_get(cfg->root, "rope_parameters"), "full_attention") != NULL) {
-        int rc = config_read_rope(hp, 0, cfg, "full_attention", err);
-        return rc != 0 ? rc : config_read_rope(hp, 1, cfg, "sliding_attention", err);
-    }
-    int rc = json_get_f64(cfg->root, "rope_local_base_freq", &hp->rope[1].theta, cfg->where, err);
-    return rc != 0 ? rc : config_read_rope(hp, 0, cfg, NULL, err);
-}
-
 static int read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
 {
     uint32_t pattern = 6;
@@ -47,7 +36,7 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
     hp->norm_shift = 1.0f;
     int rc = config_read_common(hp, cfg, err);
     if (rc == 0) {
-        rc = read_rope(hp, cfg, err);
+        rc = gemma_read_rope(hp, cfg, err);
     }
     if (rc == 0) {
         rc = gemma_read_scales(hp, cfg, err);

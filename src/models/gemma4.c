@@ -43,8 +43,7 @@ static const struct bind binds[] = {
     BIND_STACK(W_EXPERT_UP, "blk.%u.ffn_gate_up_exps", GATE_UP, DIM_EXPERT_FFN, DIM_HIDDEN, .first = DIM_EXPERT_FFN,
                .of = DIM_2_EXPERT_FFN, .when = HP_EXPERTS_FUSED),
     BIND_STACK(W_EXPERT_DOWN, "blk.%u.ffn_down_exps", "model.layers.%u.experts.down_proj", DIM_HIDDEN, DIM_EXPERT_FFN, .when = 0),
-    {.kind = BIND_IGNORED, .hf = "model.vision_tower."}, {.kind = BIND_IGNORED, .hf = "model.embed_vision."},
-    {.kind = BIND_IGNORED, .hf = "model.audio_tower."}, {.kind = BIND_IGNORED, .hf = "model.embed_audio."}};
+    BINDS_MODALITIES};
 
 static void defaults(struct hparams *hp)
 {
@@ -220,7 +219,7 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
     if (rc == 0) {
         rc = read_experts(hp, cfg, err);
     }
-    return rc != 0 ? rc : gemma_layer_inputs(hp, inputs, vocab, err);
+    return rc != 0 ? rc : gemma_layer_inputs(hp, inputs, vocab, false, err);
 }
 
 /* ---- GGUF ---- */
@@ -275,7 +274,7 @@ static int read_metadata(struct hparams *hp, const struct metadata_reader *md, s
         rc = experts_read_metadata(hp, md, err);
     }
     experts_finish(hp);
-    return rc != 0 ? rc : gemma_layer_inputs(hp, inputs, hp->vocab, err);
+    return rc != 0 ? rc : gemma_layer_inputs(hp, inputs, hp->vocab, false, err);
 }
 
 /* ---- a step ---- */
@@ -356,10 +355,8 @@ static const char *const model_types[] = {"gemma4_text", "gemma4", NULL};
 static const char *const config_keys[] = {
     "final_logit_softcapping", "sliding_window", "use_bidirectional_attention", "layer_types", "hidden_activation",
     "per_layer_config", "global_head_dim", "num_global_key_value_heads", "attention_k_eq_v", "num_kv_shared_layers",
-    "use_double_wide_mlp", "enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size", "hidden_size_per_layer_input", "vocab_size_per_layer_input",
-    /* of other inputs than text */
-    "audio_config", "boi_token_id", "eoi_token_id", "image_token_id", "video_token_id", "boa_token_id", "eoa_token_index",
-    "audio_token_id", "vision_soft_tokens_per_image", NULL};
+    "use_double_wide_mlp", "enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size", "hidden_size_per_layer_input",
+    "vocab_size_per_layer_input", GEMMA_MODALITY_KEYS, NULL};
 static const char *const metadata_keys[] = {
     "attention.sliding_window", "attention.sliding_window_pattern", "attention.shared_kv_layers", "attention.key_length_swa",
     "attention.value_length_swa", "final_logit_softcapping", "embedding_length_per_layer_input", "rope.freq_base_swa",

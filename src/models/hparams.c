@@ -110,6 +110,8 @@ uint32_t hparams_dim(const struct hparams *hp, uint32_t layer, enum model_dim d)
                              [DIM_STATE_GROUPS] = hp->state.heads * (hp->state.channels + hp->state.values * hp->state.d_v),
                              [DIM_VALUES] = hp->state.values, [DIM_2_VALUES] = 2 * hp->state.values,
                              [DIM_2_STATE_VALUES] = 2 * value_heads(hp), [DIM_2] = 2, [DIM_HEADS] = hp->heads,
+                             [DIM_2_HIDDEN] = 2 * hp->hidden, [DIM_3_HIDDEN] = 3 * hp->hidden, [DIM_STREAMS] = hp->streams,
+                             [DIM_STREAMS_2] = hp->streams * hp->streams, [DIM_LAUREL] = hp->laurel,
                              [DIM_EXPERTS] = hp->moe.experts, [DIM_EXPERT_FFN] = hp->moe.ffn, [DIM_2_EXPERT_FFN] = 2 * hp->moe.ffn,
                              [DIM_SHARED_FFN] = hp->moe.shared_ffn};
     return dims[d];

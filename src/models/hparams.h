@@ -6,7 +6,7 @@
 #include "tensor/state.h"
 #include "tensor/tensor.h"
 
-enum { MODEL_LAYERS_MAX = 512, MODEL_ROPE_PAIRS_MAX = 512, MODEL_ROPE_SETS = 2, MODEL_EXTRA = 8 };
+enum { MODEL_LAYERS_MAX = 512, MODEL_ROPE_PAIRS_MAX = 512, MODEL_ROPE_SETS = 2, MODEL_EXTRA = 20 };
 
 enum rope_kind { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONGROPE, ROPE_PROPORTIONAL };
 
@@ -56,6 +56,7 @@ enum hparam_flag {
     HP_PARALLEL = 1 << 17,     /* attention and MLP read one norm of the stream */
     HP_CONV_BIAS = 1 << 18,    /* recurrent layers: of the convolution */
     HP_STATE_BIAS = 1 << 19,   /* recurrent layers: of the products before and after it */
+    HP_STREAM_SCALE = 1 << 20, /* the active stream is scaled before it meets the layer's inputs */
 };
 
 /* Sizes that may differ from layer to layer. */
@@ -97,6 +98,10 @@ struct hparams {
     uint16_t kv_from[MODEL_LAYERS_MAX];         /* 1 + the earlier layer whose K and V this one reads; 0: its own */
     uint8_t v_is_k[MODEL_LAYERS_MAX];           /* v is k before its norm and rope */
     uint32_t layer_inputs, layer_vocab;         /* HP_LAYER_INPUTS: elements a layer, ids */
+    bool layer_wrap;                            /* HP_LAYER_INPUTS: an id past them reads the first; else there is none */
+    uint8_t sparse[MODEL_LAYERS_MAX];           /* gates far above their row's mean alone pass: by how many deviations */
+    float sparse_factor[MODEL_LAYERS_MAX];
+    uint32_t streams, active_stream, laurel;    /* of several streams: which one layers work on; rank of the path beside attention */
     uint32_t extra[MODEL_EXTRA];                /* columns of step buffers of the architecture's own; 0: none */
     struct state_shape state;  /* of recurrent layers; anchor 0: the architecture has none */
     bool state_tiled;          /* value head v reads key head v mod heads (GGUF); else v / values */

@@ -2,8 +2,8 @@
 #ifndef RH_TENSOR_OP_H
 #define RH_TENSOR_OP_H
 
+#include "tensor/op_recurrent.h"
 #include "tensor/sample.h"
-#include "tensor/state.h"
 #include "tensor/tensor.h"
 
 /* ---- op parameters.  x, y: [rows][...] f32.  "vec" = f32 vector in device memory. ---- */
@@ -28,6 +28,7 @@ struct op_embed {    /* y[r] = scale * W[ids[r]]; 0 where the id is UINT32_MAX (
     const uint32_t *ids; /* device, [y.rows] */
     struct tensor y;
     float scale;
+    bool wrap;              /* an id past the table reads its first row; else it is an error */
 };
 struct op_linear {   /* y = alpha * (W x + bias)  or  y += alpha * (W x + bias) */
     const struct weight *w; /* [y.cols][x.cols] */
@@ -96,9 +97,24 @@ struct op_add {      /* y = y * y_scale + x * x_scale (one rounding each, produc
     struct tensor x, y;
     float x_scale, y_scale;
 };
-struct op_scale {    /* x = scale * x, in place */
+struct op_scale {    /* x = scale * x, in place; with w: x = (x * w) * scale */
     struct tensor x;
     float scale;
+    const float *w;         /* vec [x.cols] or NULL */
+};
+struct op_blend {    /* y_i = base_i + sum over j of (coef[r][i n + j] + shift) x_j, j ascending; y_i may be base_i */
+    uint32_t n, m;          /* of x, of y; at most BLEND_MAX */
+    struct tensor x[BLEND_MAX], base[BLEND_MAX], y[BLEND_MAX]; /* all of one shape */
+    struct tensor coef;     /* [rows][m n] */
+    float shift;
+};
+struct op_match {    /* y = y * (rms(x) / sqrt(max(mean(y^2), least))), row by row: y gets the magnitude of x */
+    struct tensor x, y;
+    float least;
+};
+struct op_sparsify { /* x = max(x - (mean + factor * deviation), 0), in place, both of the row */
+    struct tensor x;
+    float factor;
 };
 struct op_softcap {  /* y = cap * tanh(x / cap), in place */
     struct tensor x;
@@ -107,36 +123,6 @@ struct op_softcap {  /* y = cap * tanh(x / cap), in place */
 struct op_gather {   /* y[i] = x[rows[i]] */
     struct tensor x, y;
     const uint32_t *rows;   /* device, [y.rows] */
-};
-
-/* Recurrent layers: state.h says what their blocks keep.  A span starts at position 0 or in a block that is kept; spans of one
- * sequence come in ascending order.  The convolution's inputs before position 0 are zeros. */
-struct op_short_conv { /* y = c * (conv(b * v) + bias), per channel conv(z)[t] = sum over i of w[i] z[t - taps + 1 + i] */
-    struct tensor x;          /* cols = 3 channels: b, c, v; b is overwritten */
-    struct tensor y;          /* cols = channels */
-    const float *w;           /* vec [taps][channels] */
-    const float *bias;        /* vec [channels] or NULL */
-    const struct state_layer *layer; /* one head, values 0 */
-    const struct kv_span *spans;
-    uint32_t span_count;
-    const uint32_t *tables;   /* block ids */
-};
-/* Gated delta net.  Per row: z = silu(conv(qkv)); q, k = those heads of z / sqrt(sum of squares + eps), q also * d_k^-1/2;
- * beta = sigmoid(b); l = rate * softplus(a + dt_bias).  Per value head, S [d_k][d_v] from zeros at position 0:
- *   S = exp(l) S;  u = beta (v - S^T k);  S = S + k u^T;  y = S^T q                                                      */
-struct op_delta_net {
-    struct tensor qkv;        /* cols = q of all key heads, k of all key heads, v of all value heads; overwritten */
-    struct tensor a, b;       /* cols = value heads; overwritten */
-    struct tensor y;          /* cols = value heads * d_v */
-    const float *conv;        /* vec [taps][cols of qkv] */
-    const float *rate;        /* vec [value heads]: -exp(A_log) */
-    const float *dt_bias;     /* vec [value heads] */
-    float eps;
-    bool tiled;               /* value head v reads key head v mod heads; else v / values */
-    const struct state_layer *layer;
-    const struct kv_span *spans;
-    uint32_t span_count;
-    const uint32_t *tables;   /* block ids */
 };
 
 /* Mixtures of experts.  Slot s of row r is row r * top + s of the tensors between router and sum. */
@@ -231,6 +217,9 @@ struct op_attn_prepare { /* q, k: optional per-head norm, then rope; k, v stored
     REQUIRED(xielu)                     \
     REQUIRED(add)                       \
     REQUIRED(scale)                     \
+    REQUIRED(blend)                     \
+    REQUIRED(match)                     \
+    REQUIRED(sparsify)                  \
     REQUIRED(softcap)                   \
     REQUIRED(gather)                    \
     REQUIRED(short_conv)                \

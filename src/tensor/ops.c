@@ -242,6 +242,38 @@ int op_scale(struct device *d, const struct op_scale *op, struct err *err)
     return op->x.rows ? ENQUEUE(scale) : 0;
 }
 
+int op_blend(struct device *d, const struct op_blend *op, struct err *err)
+{
+    NEED("blend", op->n >= 1 && op->n <= BLEND_MAX && op->m >= 1 && op->m <= BLEND_MAX, "%u of %u, at most %d", op->m, op->n, BLEND_MAX);
+    uint32_t rows = op->y[0].rows, cols = op->y[0].cols;
+    for (uint32_t j = 0; j < op->n; j++)
+        TRY(need_tensor("blend", "x", &op->x[j], rows, cols, err));
+    for (uint32_t i = 0; i < op->m; i++) {
+        TRY(need_tensor("blend", "base", &op->base[i], rows, cols, err));
+        TRY(need_tensor("blend", "y", &op->y[i], rows, cols, err));
+        for (uint32_t j = 0; j < op->n; j++)
+            NEED("blend", op->y[i].data != op->x[j].data, "y is its own input");
+    }
+    TRY(need_tensor("blend", "coef", &op->coef, rows, op->m * op->n, err));
+    return rows ? ENQUEUE(blend) : 0;
+}
+
+int op_match(struct device *d, const struct op_match *op, struct err *err)
+{
+    TRY(need_tensor("match", "x", &op->x, op->x.rows, op->x.cols, err));
+    TRY(need_tensor("match", "y", &op->y, op->x.rows, op->x.cols, err));
+    NEED("match", op->x.cols && op->least > 0 && isfinite(op->least), "%u columns, least %g", op->x.cols, (double)op->least);
+    NEED("match", op->x.data != op->y.data, "y is its own input");
+    return op->x.rows ? ENQUEUE(match) : 0;
+}
+
+int op_sparsify(struct device *d, const struct op_sparsify *op, struct err *err)
+{
+    TRY(need_tensor("sparsify", "x", &op->x, op->x.rows, op->x.cols, err));
+    NEED("sparsify", op->x.cols && isfinite(op->factor), "%u columns, factor %g", op->x.cols, (double)op->factor);
+    return op->x.rows ? ENQUEUE(sparsify) : 0;
+}
+
 int op_softcap(struct device *d, const struct op_softcap *op, struct err *err)
 {
     TRY(need_tensor("softcap", "x", &op->x, op->x.rows, op->x.cols, err));

@@ -41,6 +41,7 @@ enum { KV_BLOCK = 256 };      /* positions per attention partial: part of the nu
 enum { KV_PAGE = 32 };        /* positions per page; divides KV_BLOCK */
 enum { LOGIT_BLOCK = 4096 };  /* ids per partial of a vocabulary-wide reduction */
 enum { ROUTE_TOP_MAX = 64, ROUTE_GROUPS_MAX = 64, ROUTE_EXPERTS_MAX = 4096 };
+enum { BLEND_MAX = 4 };       /* tensors that blend reads and writes */
 enum { NORM_INPUT_MAX = 4 };  /* weights that share one normed input in norm_linear */
 
 /* Formats of stored K and V.  Which of them a backend has, kv_format_supported says.  X(id, name, code, bits, elements per scale (0:

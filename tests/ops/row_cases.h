@@ -247,8 +247,39 @@ static inline void case_add(struct bench *b, struct outcome *out, const struct r
 static inline void case_scale(struct bench *b, struct outcome *out, const struct row_case *c)
 {
     struct err err = {0};
-    struct op_scale op = {.x = bench_tensor(b, c->rows, c->cols, 1), .scale = c->a};
+    struct op_scale op = {.x = bench_tensor(b, c->rows, c->cols, 1), .scale = c->a, .w = c->variant ? bench_floats(b, c->cols, 1) : NULL};
     must(op_scale(b->d, &op, &err), &err);
+    bench_wait(b);
+    keep_tensor(out, &op.x);
+}
+static inline void case_blend(struct bench *b, struct outcome *out, const struct row_case *c)
+{
+    struct err err = {0};
+    struct op_blend op = {.n = c->n, .m = c->m, .coef = bench_tensor(b, c->rows, c->n * c->m, 1), .shift = c->a};
+    for (uint32_t j = 0; j < c->n; j++)
+        op.x[j] = bench_tensor(b, c->rows, c->cols, 1);
+    for (uint32_t i = 0; i < c->m; i++) {
+        op.base[i] = bench_tensor(b, c->rows, c->cols, 1);
+        op.y[i] = i % 2 ? op.base[i] : bench_tensor(b, c->rows, c->cols, 1);
+    }
+    must(op_blend(b->d, &op, &err), &err);
+    bench_wait(b);
+    for (uint32_t i = 0; i < c->m; i++)
+        keep_tensor(out, &op.y[i]);
+}
+static inline void case_match(struct bench *b, struct outcome *out, const struct row_case *c)
+{
+    struct err err = {0};
+    struct op_match op = {.x = bench_tensor(b, c->rows, c->cols, 1), .y = bench_tensor(b, c->rows, c->cols, c->a), .least = 1e-5f};
+    must(op_match(b->d, &op, &err), &err);
+    bench_wait(b);
+    keep_tensor(out, &op.y);
+}
+static inline void case_sparsify(struct bench *b, struct outcome *out, const struct row_case *c)
+{
+    struct err err = {0};
+    struct op_sparsify op = {.x = bench_tensor(b, c->rows, c->cols, 1), .factor = c->a};
+    must(op_sparsify(b->d, &op, &err), &err);
     bench_wait(b);
     keep_tensor(out, &op.x);
 }
@@ -557,7 +588,10 @@ static inline size_t row_cases(struct row_case *cases)
         CASE("norm centred", 2e-6, case_norm, .rows = 2, .cols = dims[i], .n = 2, .variant = 3)
         CASE("xielu", 1e-6, case_xielu, .rows = 2, .cols = dims[i], .a = i % 2 ? 3.0f : 1e-3f)
         CASE("add", 1e-6, case_add, .rows = 3, .cols = dims[i], .a = i % 2 ? 1.0f : 0.3f, .c = i % 3 ? 1.0f : 0.7f)
-        CASE("scale", 0, case_scale, .rows = 3, .cols = dims[i], .a = 0.37f)
+        CASE("scale", i % 2 ? 1e-6 : 0, case_scale, .rows = 3, .cols = dims[i], .a = 0.37f, .variant = i % 2)
+        CASE("blend", 1e-6, case_blend, .rows = 2, .cols = dims[i], .n = i % 2 ? 4 : 1, .m = 4, .a = i % 3 ? 1.0f : 0.0f)
+        CASE("match", 1e-6, case_match, .rows = 2, .cols = dims[i], .a = i % 2 ? 1.0f : 1e-4f)
+        CASE("sparsify", 1e-6, case_sparsify, .rows = 2, .cols = dims[i], .a = i % 2 ? 1.28f : -0.3f)
         CASE("softcap", 1e-6, case_softcap, .rows = 2, .cols = dims[i], .a = i % 2 ? 40.0f : 0.5f, .c = 30)
         CASE("gather", 0, case_gather, .rows = 5, .cols = dims[i], .n = 7)
         CASE("expert_sum", 1e-6, case_expert_sum, .rows = 3, .cols = dims[i], .n = 1 + (uint32_t)i % 4, .variant = (int)i % 2)

@@ -46,7 +46,7 @@ static void embed_one(const struct random_kind *k, struct device *d, uint32_t ro
         ids[r] = rows - 1 - r;
     float *y = malloc((size_t)rows * cols * sizeof *y), *want = malloc(cols * sizeof *want);
     for (float scale = 1.0f; scale < 40.0f; scale += 32.5f) {
-        struct op_embed op = {w, ids, {y, rows, cols, cols}, scale};
+        struct op_embed op = {.w = w, .ids = ids, .y = {y, rows, cols, cols}, .scale = scale};
         assert_int_equal(backend_cpu.embed(d, &op), 0);
         step(d);
         for (uint32_t r = 0; r < rows; r++) {

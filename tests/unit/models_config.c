@@ -42,6 +42,7 @@ static const struct {
     {"qwen3_5", {0}}, {"gemma2", {0}}, {"glm4", {0}}, {"seed_oss", {0}}, {"olmo2", {0}}, {"smollm3", {0}}, {"gemma4", {0}}, {"gemma4_e", {0}},
     {"olmo3", {0}}, {"cohere2", {0}}, {"apertus", {0}}, {"lfm2_bias", {0}},
     {"qwen3_moe", {0}}, {"qwen3_5_moe", {0}}, {"qwen3_next", {0}}, {"glm4_moe", {0}}, {"gpt_oss", {0}},
+    {"gemma3n", {0}},
 };
 
 static int open_golden(const char *name, struct device **d, struct model **m, struct err *err)
@@ -156,6 +157,11 @@ static void test_refusals(void **state)
          {.config = "{\"model_type\": \"lfm2\", \"conv_bias\": true, " MK_BASE "}"},
          ERR_FORMAT,
          "is missing"},
+        {"two streams", {.config = "{\"model_type\": \"gemma3n_text\", \"num_kv_shared_layers\": 0, \"altup_num_inputs\": 2, " MK_BASE "}"},
+         ERR_UNSUPPORTED, "2 streams"},
+        {"a share of all gates",
+         {.config = "{\"model_type\": \"gemma3n_text\", \"activation_sparsity_pattern\": [0, 1.0, 0], " MK_BASE "}"}, ERR_FORMAT,
+         "layer 1"},
         {"another activation than apertus has", {.config = "{\"model_type\": \"apertus\", \"hidden_act\": \"silu\", " MK_BASE "}"},
          ERR_UNSUPPORTED, "silu"},
         {"rope over a part of cohere2's heads", {.config = "{\"model_type\": \"cohere2\", \"rotary_pct\": 0.5, " MK_BASE "}"},

@@ -114,6 +114,14 @@ static void test_shapes_refused(void **state)
     REFUSED(op_rope(&d, &rope, &err), "34 columns for heads of 32");
     struct op_softcap cap = {.x = tensor(1, 4), .cap = NAN};
     REFUSED(op_softcap(&d, &cap, &err), "cap nan");
+    struct op_blend blend = {.n = 1, .m = 1, .x = {tensor(1, 4)}, .base = {other(1, 4)}, .y = {tensor(1, 4)}, .coef = other(1, 1)};
+    REFUSED(op_blend(&d, &blend, &err), "y is its own input");
+    blend.y[0] = other(1, 4), blend.coef = other(1, 2);
+    REFUSED(op_blend(&d, &blend, &err), "coef is [1][2], expected [1][1]");
+    struct op_match match = {.x = tensor(1, 4), .y = other(1, 4)};
+    REFUSED(op_match(&d, &match, &err), "least 0");
+    struct op_sparsify sparsify = {.x = tensor(1, 4), .factor = NAN};
+    REFUSED(op_sparsify(&d, &sparsify, &err), "factor nan");
     struct op_sample_rows sample = {.logits = tensor(1, 4), .vocab = 5};
     REFUSED(op_sample_rows(&d, &sample, &err), "5 ids of 4");
     unsigned char *page = (unsigned char *)memory;
