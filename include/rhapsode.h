@@ -54,6 +54,7 @@ struct rh_model_options {
     uint32_t context;         /* positions; 0 = the model's own */
     const char *kv;           /* "K" or "K:V" of f32 f16 bf16 q8 a8gG a4gG q4h tq4 tq3, or k8v4 k8v3 k4v4 (docs/kv.md); NULL = f16 */
     struct rh_text kv_config; /* JSON: layers whose formats differ, [{"layer": N, "format": K[:V]} or {"layer", "bits", "group_size"}] */
+    uint32_t kv_start;        /* positions before it are kept in f16 until all of them are known, then encoded as kv says; 0 = none */
     bool kv_force;            /* open formats that kvcheck measured as useless for this model */
     const char *chat_template;/* overrides the model's own; NULL */
     uint32_t rows_max;        /* rows of a step; 0 = 512 */
@@ -63,6 +64,8 @@ struct rh_model_options {
     void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_ctx;
 };
+/* Is that a name of state formats, as `kv` takes it? */
+int rh_kv_check(const char *kv, struct rh_error *err);
 /* `name`: a .gguf file (or the first of a split set), a Hugging Face directory, or a name in the store. */
 int rh_model_open(struct rh_host *h, const char *name, const struct rh_model_options *opt, struct rh_model **out, struct rh_error *err);
 void rh_model_close(struct rh_model *m); /* cancels and waits for its requests */
@@ -133,12 +136,13 @@ struct rh_request_options {
     const char *propose;            /* who may guess tokens ahead, whatever the text it changes nothing: "none", "auto", or some of
                                        echo,lookup,draft; NULL = "auto" (echo, and the draft model if there is one) */
     uint32_t propose_depth;         /* most tokens of a guess, taken whatever it costs, at most 31; 0 = as many as pay */
-    const char *session;            /* who asks: sessions share the reading of prompts evenly; its last entry in the cache is kept rather than others; NULL = one of its own */
+    const char *session;            /* who asks: sessions share places and the reading of prompts evenly; its last entry in the cache is kept rather than others; NULL = one of its own */
     const char *tenant;             /* salt of the cache: prefixes are shared under the same one only; at most 256 bytes; NULL = "" */
     const uint32_t *boundaries; size_t boundary_count; /* of `ids`: ascending positions where the text may go on otherwise (turn ends);
                                                         * a chat's come from its template */
     int priority;                   /* the higher one is admitted first */
-    const char *kv;                 /* refused unless equal to the model's */
+    const char *kv;                 /* refused unless equal to the model's; so is kv_start */
+    bool kv_start_given; uint32_t kv_start;
     const char *output;             /* how the answer is read (docs/output.md): "none" = all of it is TEXT; "auto" = as the chat template
                                      * says; or a format's name.  NULL = "auto" for a chat, "none" for raw text and ids */
     bool no_calls;                  /* tool calls stay text.  They do in a chat without tools, too */

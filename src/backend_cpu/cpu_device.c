@@ -218,6 +218,7 @@ const struct backend backend_cpu = {
     .rope_table = cpu_op_rope_table,
     .rope = cpu_op_rope,
     .kv_write = cpu_op_kv_write,
+    .kv_convert = cpu_op_kv_convert,
     .attention = cpu_op_attention,
     .gated = cpu_op_gated,
     .xielu = cpu_op_xielu,

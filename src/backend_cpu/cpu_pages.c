@@ -1,4 +1,5 @@
-/* backend_cpu/cpu_pages.c - K and V into pages: kv_write, and attn_prepare, which norms and turns heads on the way.
+/* backend_cpu/cpu_pages.c - K and V into pages: kv_write; attn_prepare, which norms and turns heads on the way; kv_convert, from pages of
+ * another format.
  *
  * A row's head is encoded alone (tensor.h has the layout, kv_codec.c the block formats), so what is stored depends on that row only.
  * Invariants: 1. A piece of work is one head of one row: no two workers write the same element. */
@@ -136,6 +137,30 @@ static void run_attn_prepare(struct device *d, uint32_t me, uint32_t count, cons
     write_pieces(d, &j, from, to);
 }
 
+/* A piece is K or V of one head in one page; of latent layers both in one. */
+static void run_kv_convert(struct device *d, uint32_t me, uint32_t count, const void *p)
+{
+    const struct op_kv_convert *op = p;
+    const struct kv_layer *a = op->from, *b = op->to;
+    uint32_t planes = a->latent ? 1 : 2, parts = planes * a->n_kv_heads, from, to;
+    float x[KV_HEAD_MAX];
+    cpu_split(op->page_count * parts, 1, me, count, &from, &to);
+    for (uint32_t piece = from; piece < to; piece++) {
+        uint32_t i = piece / parts, head = piece % parts / planes, positions = i + 1 < op->page_count ? KV_PAGE : op->positions_last;
+        bool key = piece % planes == 0;
+        if (!a->pages[op->from_pages[i]] || !b->pages[op->to_pages[i]]) {
+            cpu_fail(d, ERR_INTERNAL, "cpu: a page to be encoded is not allocated");
+            return;
+        }
+        const unsigned char *src = cpu_page_head(a, op->from_pages[i], head) + (key ? 0 : kv_format_k_bytes(a->k_format, a->d_k));
+        unsigned char *dst = cpu_page_head(b, op->to_pages[i], head) + (key ? 0 : kv_format_k_bytes(b->k_format, b->d_k));
+        for (uint32_t slot = 0; slot < positions; slot++) {
+            kv_load(src, key ? a->k_format : a->v_format, key ? a->d_k : a->d_v, slot, key, x);
+            store(cpu_kernels_of(d), dst, key ? b->k_format : b->v_format, slot, x, key ? b->d_k : b->d_v, key);
+        }
+    }
+}
+
 bool cpu_kv_format_supported(const struct device *d, const struct kv_layer *l)
 {
     (void)d;
@@ -145,6 +170,11 @@ bool cpu_kv_format_supported(const struct device *d, const struct kv_layer *l)
 int cpu_op_kv_write(struct device *d, const struct op_kv_write *op)
 {
     return cpu_enqueue(d, run_kv_write, op, sizeof *op);
+}
+
+int cpu_op_kv_convert(struct device *d, const struct op_kv_convert *op)
+{
+    return cpu_enqueue(d, run_kv_convert, op, sizeof *op);
 }
 
 int cpu_op_attn_prepare(struct device *d, const struct op_attn_prepare *op)

@@ -47,6 +47,28 @@ int ref_run_kv_write(struct device *d, const void *p)
     return 0;
 }
 
+int ref_run_kv_convert(struct device *d, const void *p)
+{
+    (void)d;
+    const struct op_kv_convert *op = p;
+    float x[KV_HEAD_MAX];
+    for (uint32_t i = 0; i < op->page_count; i++) {
+        if (!op->from->pages[op->from_pages[i]] || !op->to->pages[op->to_pages[i]])
+            return ERR_INTERNAL;
+        uint32_t positions = i + 1 < op->page_count ? KV_PAGE : op->positions_last;
+        uint32_t planes = op->from->latent ? 1 : 2;
+        for (uint32_t part = 0; part < planes * op->from->n_kv_heads; part++) {
+            bool key = part % planes == 0;
+            struct plane from = plane_of(op->from, op->from_pages[i], part / planes, key), to = plane_of(op->to, op->to_pages[i], part / planes, key);
+            for (uint32_t slot = 0; slot < positions; slot++) {
+                kv_load(from.p, from.format, from.d, slot, key, x);
+                kv_store(to.p, to.format, to.d, slot, key, x);
+            }
+        }
+    }
+    return 0;
+}
+
 /* One row and head over positions [first, pos]; p: scratch [pos - first + 1]. */
 static void attend(const struct op_attention *op, const uint32_t *table, const float *q, float *y, uint32_t head, uint32_t first,
                    uint32_t pos, double *p)

@@ -280,6 +280,15 @@ static int op_kv_write_list(struct device *d, const struct op_kv_write *op)
     return end_line(d);
 }
 
+static int op_kv_convert_list(struct device *d, const struct op_kv_convert *op)
+{
+    buf_z(&d->text, "kv_convert");
+    put_layer(d, op->from);
+    put_layer(d, op->to);
+    buf_printf(&d->text, " pages=%u", op->page_count);
+    return end_line(d);
+}
+
 static int op_attention_list(struct device *d, const struct op_attention *op)
 {
     buf_z(&d->text, "attention");

@@ -46,6 +46,20 @@ static int print_table(const char *json)
     return 0;
 }
 
+/* Names joined by commas. */
+static int check_formats(const char *list)
+{
+    struct rh_error err = {0};
+    struct str rest = str_of(list), name;
+    char text[64];
+    while (str_split(&rest, ',', &name)) {
+        snprintf(text, sizeof text, "%.*s", (int)(name.n < sizeof text ? name.n : sizeof text - 1), name.p);
+        if (rh_kv_check(text, &err))
+            return session_usage("kvcheck", "--formats: %s", err.text);
+    }
+    return 0;
+}
+
 int cli_kvcheck(struct options *o)
 {
     struct session s = {0};
@@ -53,6 +67,8 @@ int cli_kvcheck(struct options *o)
     struct err ferr = {0};
     struct buf text = {0};
     char *json = NULL;
+    if (o->formats && check_formats(o->formats))
+        return 2;
     if (o->file && file_read(&text, o->file, TEXT_MAX, &ferr)) {
         fprintf(stderr, "rhapsode kvcheck: %s\n", ferr.text);
         return 1;

@@ -24,6 +24,8 @@
     X(KV, STR, kv, "kv", 0, "", G_MODEL, 0, 0, "K[:V]",                                                                                   \
       "formats of stored keys and values: f32 f16 bf16 q8 aBgG q4h tq4 tq3, or k8v4 k8v3 k4v4; default f16")                              \
     X(KV_CONFIG, STR, kv_config, "kv-config", 0, "", G_MODEL, 0, 0, "FILE", "formats of single layers (JSON list); docs/kv.md")           \
+    X(KV_START, U32, kv_start, "kv-start", 0, "", G_MODEL, 0, 4294967295.0, "N",                                                          \
+      "positions kept in f16 until that many are known, then encoded as --kv says; default 0")                                            \
     X(KV_FORCE, FLAG, kv_force, "kv-force", 0, "", G_MODEL, 0, 0, "", "use a format although kvcheck found it useless for the model")     \
     X(ROWS, U32, rows, "rows", 0, "ubatch", G_MODEL, 1, 65536, "N", "most rows of one step; default 512")                                 \
     X(STEP_MS, U32, step_ms, "step-ms", 0, "", G_MODEL, 1, 60000, "MS",                                                                   \

@@ -60,6 +60,8 @@ int session_open(struct session *s, const char *verb, const struct options *o, b
     struct rh_error rerr = {0};
     struct err err = {0};
     s->verb = verb;
+    if (o->kv && rh_kv_check(o->kv, &rerr))
+        return session_usage(verb, "--%s", rerr.text);
     if (o->chat_template) {
         if (file_read(&s->template_text, o->chat_template, SMALL_FILE_MAX, &err) || buf_check(&s->template_text, "chat template", &err))
             return fail_err(verb, &err);
@@ -70,7 +72,7 @@ int session_open(struct session *s, const char *verb, const struct options *o, b
     struct rh_host_options host = {.backend = o->backend, .cpu_isa = o->cpu_isa, .threads = o->threads, .no_pin = o->no_pin,
                                    .state_bytes = o->state, .store_dir = o->store_dir};
     struct rh_model_options model = {.context = o->context, .kv = o->kv, .kv_config = {s->kv_config.p, s->kv_config.n},
-                                     .kv_force = o->kv_force, .rows_max = o->rows, .draft = o->draft, .step_ms = o->step_ms,
+                                     .kv_start = o->kv_start, .kv_force = o->kv_force, .rows_max = o->rows, .draft = o->draft, .step_ms = o->step_ms,
                                      .inspect_only = inspect_only,
                                      .chat_template = o->chat_template ? s->template_text.p : NULL};
     if (rh_host_open(&host, &s->host, &rerr) || rh_model_open(s->host, o->args[0], &model, &s->model, &rerr))

@@ -195,7 +195,7 @@ static void set_defaults(struct engine_config *c)
 void engine_kv_config(struct model *model, struct device *device, uint32_t rows_max, struct kv_config *out)
 {
     *out = (struct kv_config){.device = device, .rewind_slack = REWIND_SLACK, .context_max = model_info(model)->context,
-                              .rows_max = rows_max ? rows_max : ROWS_DEFAULT};
+                              .rows_max = rows_max ? rows_max : ROWS_DEFAULT, .start = model_kv_start(model)};
     out->layers = model_kv_layers(model, &out->layer_count);
 }
 

@@ -36,7 +36,7 @@ int identity_put(struct rh_model *m, struct buf *out, struct err *err)
     const struct model_info *info = model_info(m->model);
     buf_printf(out, "model=%s arch=%s context=%u kv=", hex, info->arch, info->context);
     kv_config_put(m, out);
-    buf_printf(out, " kv_start=0 adapters= backend=%s arithmetic=%u", d.backend, d.arithmetic);
+    buf_printf(out, " kv_start=%u adapters= backend=%s arithmetic=%u", m->options.kv_start, d.backend, d.arithmetic);
     if (!d.levels_equal)
         buf_printf(out, " level=%s", d.level);
     return 0;

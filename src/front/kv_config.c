@@ -82,11 +82,26 @@ static int config_read(struct rh_model *m, yyjson_val *root, struct err *err)
     return 0;
 }
 
+static int name_read(const char *text, enum kv_format *k, enum kv_format *v, struct err *err)
+{
+    if (kv_formats_parse(text, strlen(text), k, v))
+        return err_set(err, ERR_ARGUMENT, "kv: expected K or K:V of %s, got '%.64s'", kv_formats_text, text);
+    return 0;
+}
+
+int rh_kv_check(const char *kv, struct rh_error *rerr)
+{
+    enum kv_format k, v;
+    struct err err = {0};
+    int rc = name_read(kv, &k, &v, &err);
+    return rc ? front_error(rerr, &err, rc) : 0;
+}
+
 int kv_config_read(struct rh_model *m, const struct rh_model_options *opt, struct err *err)
 {
-    const char *text = opt->kv ? opt->kv : "f16";
-    if (kv_formats_parse(text, strlen(text), &m->options.k_format, &m->options.v_format))
-        return err_set(err, ERR_ARGUMENT, "kv: expected K or K:V of %s, got '%.64s'", kv_formats_text, text);
+    int named = name_read(opt->kv ? opt->kv : "f16", &m->options.k_format, &m->options.v_format, err);
+    if (named)
+        return named;
     if (!opt->kv_config.p)
         return 0;
     yyjson_doc *doc = json_parse(front_str(opt->kv_config), "kv config", err);

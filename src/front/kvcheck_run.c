@@ -28,6 +28,7 @@ static int column_open(struct kvcheck *c, const struct kv_config *base, struct k
             col->bits_per_position += 8ull * layers[i].n_kv_heads * kv_layer_shape(&layers[i]).head_bytes / KV_PAGE;
     }
     cfg.layers = layers;
+    cfg.start = col == &c->reference ? 0 : base->start;
     cfg.context_max = c->count + ROOM;
     cfg.budget_bytes = kv_plan_bytes(&cfg, cfg.context_max);
     cfg.budget_bytes = cfg.budget_bytes == UINT64_MAX ? KV_SLAB : 2 * cfg.budget_bytes;
@@ -42,14 +43,22 @@ static int column_open(struct kvcheck *c, const struct kv_config *base, struct k
 static int feed(struct kvcheck *c, struct kv *kv, struct kv_seq *seq, const uint32_t *ids, uint32_t n, uint32_t first, float *logits,
                 struct err *err)
 {
-    uint64_t event = 0;
-    int rc = kv_extend(kv, seq, n, err);
-    struct span span = {.seq = seq, .position = kv_seq_covered(seq), .row_count = n, .ids = ids, .out_first = first, .logits = logits};
-    if (rc == 0)
-        rc = model_forward(c->m->model, kv, &span, 1, NULL, &event, err);
-    if (rc == 0)
-        rc = model_wait(c->m->model, event, err);
-    return rc ? rc : kv_commit(kv, seq, ids, n, err);
+    int rc = 0;
+    for (uint32_t done = 0, rows; rc == 0 && done < n; done += rows) {
+        uint64_t event = 0;
+        rows = kv_rows_before(seq, kv_seq_covered(seq), n - done);
+        uint32_t skip = first > done ? first - done : 0, before = done > first ? done - first : 0;
+        struct span span = {.seq = seq, .position = kv_seq_covered(seq), .row_count = rows, .ids = ids + done,
+                            .out_first = skip < rows ? skip : rows, .logits = logits + (size_t)before * c->vocab};
+        rc = kv_extend(kv, seq, rows, err);
+        if (rc == 0)
+            rc = model_forward(c->m->model, kv, &span, 1, NULL, &event, err);
+        if (rc == 0)
+            rc = model_wait(c->m->model, event, err);
+        if (rc == 0)
+            rc = kv_commit(kv, seq, ids + done, rows, err);
+    }
+    return rc;
 }
 
 /* ---- comparing ---- */

@@ -45,7 +45,7 @@ static int prefill(struct bench *b, struct kv_seq *s, uint32_t count, struct err
 {
     int rc = 0;
     for (uint32_t done = 0; rc == 0 && done < count;) {
-        uint32_t rows = count - done < b->rows_max ? count - done : b->rows_max;
+        uint32_t rows = kv_rows_before(s, kv_seq_covered(s), count - done < b->rows_max ? count - done : b->rows_max);
         rc = kv_extend(b->kv, s, rows, err);
         b->spans[0] = (struct span){.seq = s, .position = kv_seq_covered(s), .row_count = rows, .ids = b->ids + done,
                                     .out_first = done + rows == count ? rows - 1 : rows};

@@ -154,7 +154,7 @@ static void put_state(struct buf *b, const struct rh_model *m, const struct kv_c
 {
     buf_z(b, ",\"state\":{\"format\":\"");
     kv_config_put(m, b);
-    buf_printf(b, "\",\"bytes_per_position\":%.6g,", bits_per_position(kv) / 8);
+    buf_printf(b, "\",\"kv_start\":%u,\"bytes_per_position\":%.6g,", kv->start, bits_per_position(kv) / 8);
     put_u64(b, "context", context), buf_char(b, ',');
     put_u64(b, "context_bytes", kv_plan_bytes(kv, context)), buf_char(b, ',');
     put_u64(b, "budget_bytes", m->state_budget);

@@ -139,7 +139,7 @@ static void put_result(struct buf *b, const struct kvcheck *c)
 {
     buf_z(b, "{\"model\":");
     buf_json_str(b, str_of(model_info(c->m->model)->name));
-    buf_printf(b, ",\"tokens\":%u,\"needles\":%u,\"reference\":", c->count, c->needle_count);
+    buf_printf(b, ",\"kv_start\":%u,\"tokens\":%u,\"needles\":%u,\"reference\":", c->m->options.kv_start, c->count, c->needle_count);
     put_column(b, c, &c->reference, true);
     buf_z(b, ",\"formats\":[");
     for (uint32_t i = 0; i < c->column_count; i++) {
@@ -202,7 +202,7 @@ int rh_kvcheck_json(struct rh_model *m, const struct rh_kvcheck_options *opt, ch
         buf_cstr(&b);
         rc = buf_check(&b, "kvcheck", &err);
     }
-    if (rc == 0 && m->host->store_dir && !opt->forget)
+    if (rc == 0 && m->host->store_dir && !opt->forget && m->options.kv_start == 0) /* what is kept judges formats by themselves */
         rc = kvcheck_keep(m, buf_view(&b), &err);
     kvcheck_free(&c);
     if (rc) {

@@ -145,6 +145,7 @@ static int load_draft(struct rh_model *m, const char *name, struct err *err)
     opt.context = 0;
     opt.kv_layers = NULL; /* the model's layers, not the draft's */
     opt.kv_layer_count = 0;
+    opt.kv_start = 0;
     int rc = find_path(m, name, &path, err);
     if (rc == 0)
         rc = texts_open(&texts, path, NULL, err);
@@ -224,8 +225,8 @@ int rh_model_open(struct rh_host *h, const char *name, const struct rh_model_opt
     m->step_ms = opt->step_ms;
     pthread_mutex_init(&m->mutex, NULL);
     history_open(&m->history);
-    m->options = (struct model_options){.context = opt->context, .rows_max = opt->rows_max ? opt->rows_max : 512, .progress = opt->progress,
-                                        .progress_ctx = opt->progress_ctx};
+    m->options = (struct model_options){.context = opt->context, .rows_max = opt->rows_max ? opt->rows_max : 512, .kv_start = opt->kv_start,
+                                        .progress = opt->progress, .progress_ctx = opt->progress_ctx};
     int rc = kv_config_read(m, opt, &err);
     if (rc == 0)
         rc = find_path(m, name, &m->path, &err);

@@ -225,10 +225,13 @@ static int end_ids_of(const struct rh_model *m, const struct rh_request_options 
     return 0;
 }
 
-static int check_kv(const struct rh_model *m, const char *kv, struct err *err)
+static int check_kv(const struct rh_model *m, const struct rh_request_options *o, struct err *err)
 {
     enum kv_format k, v;
     char own[KV_NAME_MAX];
+    const char *kv = o->kv;
+    if (o->kv_start_given && o->kv_start != m->options.kv_start)
+        return err_set(err, ERR_UNSUPPORTED, "kv start: this model was opened with %u, the request asks for %u", m->options.kv_start, o->kv_start);
     if (!kv || (kv_formats_parse(kv, strlen(kv), &k, &v) == 0 && k == m->options.k_format && v == m->options.v_format))
         return 0;
     return err_set(err, ERR_UNSUPPORTED, "kv: this model was opened with %s, the request asks for '%.64s'",
@@ -303,7 +306,7 @@ static int make_engine_request(struct rh_request *r, const struct rh_request_opt
 static int fill_request(struct rh_request *r, const struct rh_request_options *o, struct err *err)
 {
     int rc = model_need_engine(r->model, err);
-    if (rc || (rc = check_kv(r->model, o->kv, err)) || (rc = choose_output(r, o, err)) || (rc = copy_input(r, o, err)) ||
+    if (rc || (rc = check_kv(r->model, o, err)) || (rc = choose_output(r, o, err)) || (rc = copy_input(r, o, err)) ||
         (rc = copy_stops(r, o, err)))
         return rc;
     r->n = o->n ? o->n : 1;

@@ -6,7 +6,11 @@
 static int check_table(const struct kv *kv, const struct kv_seq *s, uint32_t group, uint32_t *named, struct err *err)
 {
     const struct kv_table *t = &s->tables[group];
-    if (t->len != kv_pages_for(t->group, s->room) || t->first > t->len || t->len > t->cap) {
+    uint32_t len = kv_pages_for(t->group, s->room);
+    if (!kv_stage_is(t->group->stage, s->early)) {
+        len = s->early && s->room == kv->layout.start ? t->len : 0; /* late pages: taken to be encoded into, or not yet */
+    }
+    if (t->len != len || t->first > t->len || t->len > t->cap) {
         return err_set(err, ERR_INTERNAL, "kv: group %u: table of %u pages (%u released, room for %u), %u rows", group, t->len,
                        t->first, t->cap, s->room);
     }

@@ -12,7 +12,10 @@
  *             positions for pages (tensor/state.h) and keeps the block of `covered - 1` and those after it: the old block goes
  *             when a commit passes its end, never before.  A layer may read another layer's pages (`shares`); in a latent layer
  *             (compressed K and V) the pages hold K alone, and V is the beginning of each of its vectors.
- *             Pools take and return slabs of KV_SLAB bytes of the device, so groups never strand each other's memory. */
+ *             Pools take and return slabs of KV_SLAB bytes of the device, so groups never strand each other's memory.
+ * kv_start:   below `start` attention layers keep f16 in pages of their own, the early ones.  kv_commit encodes them when it covers exactly
+ *             `start` positions; no span crosses that position, and no row at or past it comes before.  The early pages go then; what the
+ *             prefix tree holds of them stays known under a root of its own. */
 #ifndef RH_KV_KV_H
 #define RH_KV_KV_H
 
@@ -46,6 +49,7 @@ struct kv_config {
     uint32_t context_max;   /* positions a sequence may reach */
     uint32_t rows_max; /* rows a step may add to one sequence before its commit; 0 = 512 (only for the sizes of window groups) */
     bool prefix_off;        /* keep nothing of finished sequences (prefix.h) */
+    uint32_t start;         /* rows before this position read and write f16, whatever the layers' formats; 0: none do */
     uint32_t mark_every;    /* positions between the places where window state stays usable as bytes allow; 0 = 4 windows, at least 1024 */
 };
 
@@ -67,7 +71,7 @@ uint64_t kv_bytes_for(const struct kv *kv, uint32_t positions); /* what one sequ
 uint64_t kv_share_bytes(const struct kv *kv,
                         uint32_t positions); /* its pages' share of slabs, not rounded to slabs: to set against free + open */
 uint64_t kv_plan_bytes(const struct kv_config *cfg, uint32_t positions); /* the same before anything is open */
-uint32_t kv_plan_groups(const struct kv_layer_spec *layers, uint32_t count);
+uint32_t kv_plan_groups(const struct kv_layer_spec *layers, uint32_t count, uint32_t start);
 uint32_t kv_plan_table(const struct kv_layer_spec *layers, uint32_t count, uint32_t positions); /* the longest table's entries */
 
 int kv_seq_new(struct kv *kv, struct kv_seq **out, struct err *err);
@@ -75,14 +79,18 @@ void kv_seq_free(struct kv *kv, struct kv_seq *s);
 /* A second sequence with the first `positions` of `from` (pages shared by reference). */
 int kv_seq_fork(struct kv *kv, const struct kv_seq *from, uint32_t positions, struct kv_seq **out, struct err *err);
 
+/* How many of `rows` rows from `position` on may be one span now: none crosses `start`, and none is past it before all before it are covered. */
+uint32_t kv_rows_before(const struct kv_seq *s, uint32_t position, uint32_t rows);
 /* Room for rows [covered, covered + count): pages taken, shared last page copied.  All or nothing: ERR_KV_FULL changes nothing.
  * Room never shrinks here, so a step in flight keeps its own. */
 int kv_extend(struct kv *kv, struct kv_seq *s, uint32_t count, struct err *err);
 /* The step that wrote rows up to here was committed: `ids` are now covered.  Recurrent groups keep no block of a step's rows that end
- * more than the rewind slack before the room taken: a commit that ends in one is ERR_LIMIT and changes nothing. */
+ * more than the rewind slack before the room taken: a commit that ends in one is ERR_LIMIT and changes nothing.  At `start` the early
+ * pages are encoded: enqueued, so an error of the device shows in the next event; the sequence is then of no use. */
 int kv_commit(struct kv *kv, struct kv_seq *s, const uint32_t *ids, uint32_t count, struct err *err);
 /* Forget every position >= `position` (and room taken past it).  Always possible for rows not committed; before `covered` for window
- * groups inside the rewind slack, for recurrent groups inside the block of `covered - 1`; else ERR_LIMIT. */
+ * groups inside the rewind slack, for recurrent groups inside the block of `covered - 1`, not before `start` once that was covered; else
+ * ERR_LIMIT. */
 int kv_rewind(struct kv *kv, struct kv_seq *s, uint32_t position, struct err *err);
 
 uint32_t kv_seq_covered(const struct kv_seq *s);
@@ -90,14 +98,19 @@ uint32_t kv_seq_room(const struct kv_seq *s); /* rows kv_extend took room for, c
 const uint32_t *kv_seq_ids(const struct kv_seq *s); /* the covered ids */
 uint32_t kv_seq_oldest(const struct kv_seq *s);     /* lowest position every group can be rewound to */
 
+/* Once a step, after its kv_extend calls and before its ops: what has changed of where pages lie is enqueued.  The step before the last one
+ * must have ended: a copy on its way is never touched, whatever the host does meanwhile. */
+int kv_publish(struct kv *kv, struct err *err);
+
 /* An attention layer's shape: its view without pages. */
 struct kv_layer kv_layer_shape(const struct kv_layer_spec *spec);
 
 /* For a step: the group of a layer, its kv_layer, and a sequence's table of that group (page ids for positions 0..; entries of
  * released window pages are 0 and never read).  `tables` must have room for kv_table_len entries. */
-uint32_t kv_layer_group(const struct kv *kv, uint32_t layer);
+bool kv_seq_early(const struct kv_seq *s); /* its attention layers' rows read and write early pages */
+uint32_t kv_layer_group(const struct kv *kv, uint32_t layer, bool early);
 uint32_t kv_group_count(const struct kv *kv);
-const struct kv_layer *kv_layer_view(const struct kv *kv, uint32_t layer);
+const struct kv_layer *kv_layer_view(const struct kv *kv, uint32_t layer, bool early);
 const struct state_layer *kv_state_view(const struct kv *kv, uint32_t layer); /* of a recurrent layer */
 uint32_t kv_table_len(const struct kv_seq *s, uint32_t group);
 void kv_table_copy(const struct kv_seq *s, uint32_t group, uint32_t *tables);

@@ -16,6 +16,7 @@
 #include "kv/prefix.h"
 
 enum { KV_NONE = 0xFFFFFFFFu };
+enum { KV_PUBLISH_TURNS = 2 }; /* steps in flight at most */
 enum { KV_FILLED = 0x80000000u }; /* on a page id, while kv_extend runs */
 enum { KV_SLAB_CHUNKS_MAX = 1024 }; /* so no chunk is smaller than 2 KiB */
 
@@ -25,8 +26,12 @@ struct kv_pool {
     uint64_t open_count; /* free chunks in them */
 };
 
+/* Which sequences have pages of a group: all, those before kv_start, those past it. */
+enum kv_stage { KV_ALWAYS, KV_EARLY, KV_LATE };
+
 struct kv_group_layout {
     enum kv_policy policy;
+    enum kv_stage stage;
     uint32_t window;
     uint32_t page;        /* positions of a page */
     uint32_t unit_count, chunk_count;
@@ -43,13 +48,16 @@ struct kv_unit {
 struct kv_layer_layout {
     uint32_t group;
     uint32_t unit_first, unit_count; /* those of another layer when it shares */
+    bool shares;
 };
 
 /* owns its arrays; kv lifetime */
 struct kv_layout {
     uint32_t layer_count, group_count, pool_count, unit_count;
-    struct kv_layer_layout *layers;  /* [layer_count] */
-    struct kv_group_layout *groups;  /* [group_count], room for layer_count */
+    uint32_t start;                  /* kv_start */
+    uint32_t kinds;                  /* 1, or 2 with a start: every layer again, as it is early */
+    struct kv_layer_layout *layers;  /* [kinds * layer_count] */
+    struct kv_group_layout *groups;  /* [group_count], room for kinds * layer_count */
     struct kv_unit *units;           /* [unit_count] */
     struct kv_pool *pools;           /* [pool_count], room for unit_count */
     uint32_t *chunk_pool;            /* [sum of chunk_count] -> pool, room for unit_count */
@@ -72,6 +80,7 @@ struct kv_group {
     uint32_t free_count;
     unsigned char ***host;   /* [chunk_count][capacity] pointers into the slabs: the host's copy of... */
     unsigned char ***device; /* [chunk_count] ...the tables the device reads */
+    unsigned char ***staging[KV_PUBLISH_TURNS]; /* [chunk_count][capacity] what is on its way there */
     uint32_t dirty_from, dirty_to; /* ids whose pointers the device has not got yet */
 };
 
@@ -86,6 +95,8 @@ struct kv_table {
 struct kv_seq {
     struct kv_seq *prev, *next;
     uint32_t covered, room; /* rows stored and committed; rows pages were taken for */
+    uint32_t start;         /* kv_start */
+    bool early;             /* its attention pages are those of before kv_start */
     uint32_t *ids;          /* [ids_cap], covered of them valid */
     uint32_t ids_cap;
     struct prefix_node *node; /* on the prefix tree: deepest node it covers all of; NULL: not on it */
@@ -104,8 +115,9 @@ struct kv {
     struct kv_slab *slabs;
     uint32_t slab_count, slabs_free, free_head;
     struct kv_group *groups;  /* [layout.group_count] */
-    struct kv_layer *views;   /* [layer_count] */
-    struct state_layer *states; /* [layer_count]; of recurrent layers */
+    uint32_t publish_turn;    /* which staging the last kv_publish used */
+    struct kv_layer *views;   /* [kinds * layer_count] */
+    struct state_layer *states; /* [kinds * layer_count]; of recurrent layers */
     struct state_part *parts; /* [unit_count] */
     struct kv_seq *seqs;
     struct prefix *prefix;
@@ -114,9 +126,9 @@ struct kv {
 struct prefix;
 struct prefix_node;
 
-int kv_layout_build(struct kv_layout *lay, const struct kv_layer_spec *layers, uint32_t count, struct err *err);
+int kv_layout_build(struct kv_layout *lay, const struct kv_layer_spec *layers, uint32_t count, uint32_t start, struct err *err);
 void kv_layout_free(struct kv_layout *lay);
-/* Pages a group holds at most for one sequence of that length. */
+/* Pages a group holds at most for one sequence of that length, were it alone in its stage. */
 uint32_t kv_layout_pages(const struct kv_group_layout *g, uint32_t positions, uint32_t slack, uint32_t rows_max);
 /* A page's share of slabs, in bytes. */
 uint64_t kv_layout_page_bytes(const struct kv_layout *lay, uint32_t group);
@@ -136,8 +148,11 @@ void kv_page_unkeep(struct kv *kv, uint32_t group, uint32_t page);
 int kv_page_copy(struct kv *kv, uint32_t group, uint32_t from, uint32_t to, struct err *err);
 /* Arrays of the sequence for that many positions, so that nothing after can fail for host memory. */
 int kv_seq_reserve(struct kv *kv, struct kv_seq *s, uint32_t positions, struct err *err);
-/* Enqueue the pointers that changed, before any op reads them. */
-int kv_tables_publish(struct kv *kv, uint32_t group, struct err *err);
+
+static inline bool kv_stage_is(enum kv_stage stage, bool early)
+{
+    return stage == KV_ALWAYS || (stage == KV_EARLY) == early;
+}
 
 /* Entries of a table that has room for that many positions: recurrent groups count the block whose anchor is at the end. */
 static inline uint32_t kv_pages_for(const struct kv_group_layout *g, uint32_t positions)

@@ -1,6 +1,7 @@
 /* kv/layout.c - from layers to groups, units, chunks and pools; sizes before anything is allocated.
  *
- * Layers with the same policy (and window, or anchor) form a group.  A group's page is cut into chunks of n consecutive units each;
+ * Layers with the same policy (and window, or anchor) form a group.  With a kv_start every attention layer is there twice: as it is, and
+ * early, in f16; early layers form groups of their own.  A group's page is cut into chunks of n consecutive units each;
  * n is the one that wastes least of the slabs, the largest among equals within 1 %. */
 #include "kv/kv_int.h"
 
@@ -63,20 +64,41 @@ static int recurrent_measure(struct kv_layer_layout *l, const struct kv_layer_sp
 }
 
 /* What layers of one group have in common. */
-static struct kv_group_layout group_of(const struct kv_layer_spec *spec)
+static struct kv_group_layout group_of(const struct kv_layer_spec *spec, enum kv_stage stage)
 {
-    return (struct kv_group_layout){.policy = spec->policy, .window = spec->policy == KV_WINDOW ? spec->window : 0,
+    return (struct kv_group_layout){.policy = spec->policy, .stage = spec->policy == KV_RECURRENT ? KV_ALWAYS : stage, .window = spec->policy == KV_WINDOW ? spec->window : 0,
                                     .page = spec->policy == KV_RECURRENT ? spec->state.anchor : KV_PAGE};
 }
 
 static bool group_same(const struct kv_group_layout *a, const struct kv_group_layout *b)
 {
-    return a->policy == b->policy && a->window == b->window && a->page == b->page;
+    return a->policy == b->policy && a->stage == b->stage && a->window == b->window && a->page == b->page;
 }
 
-static uint32_t group_find(struct kv_layout *lay, const struct kv_layer_spec *spec)
+static enum kv_stage stage_of(const struct kv_layout *lay, uint32_t index)
 {
-    struct kv_group_layout own = group_of(spec);
+    return lay->start == 0 ? KV_ALWAYS : index < lay->layer_count ? KV_LATE : KV_EARLY;
+}
+
+/* What a layer stores; past the layers themselves, what they store early. */
+static struct kv_layer_spec spec_of(const struct kv_layout *lay, const struct kv_layer_spec *specs, uint32_t index)
+{
+    struct kv_layer_spec spec = specs[index % lay->layer_count];
+    if (index < lay->layer_count) {
+        return spec;
+    }
+    if (spec.policy == KV_RECURRENT) { /* one and the same */
+        spec.shares = spec.shares != 0 ? spec.shares : index - lay->layer_count + 1;
+        return spec;
+    }
+    spec.k_format = spec.v_format = KV_F16;
+    spec.shares = spec.shares != 0 ? spec.shares + lay->layer_count : 0;
+    return spec;
+}
+
+static uint32_t group_find(struct kv_layout *lay, const struct kv_layer_spec *spec, enum kv_stage stage)
+{
+    struct kv_group_layout own = group_of(spec, stage);
     for (uint32_t g = 0; g < lay->group_count; g++) {
         if (group_same(&lay->groups[g], &own)) {
             return g;
@@ -89,16 +111,16 @@ static uint32_t group_find(struct kv_layout *lay, const struct kv_layer_spec *sp
 /* Units and group of one layer; without `place` they are only counted. */
 static int layer_measure(struct kv_layout *lay, const struct kv_layer_spec *specs, uint32_t index, bool place, struct err *err)
 {
-    const struct kv_layer_spec *spec = &specs[index];
+    const struct kv_layer_spec made = spec_of(lay, specs, index), *spec = &made;
     struct kv_layer_layout *l = &lay->layers[index];
     uint64_t bytes = 0;
-    int rc = spec->policy == KV_RECURRENT ? recurrent_measure(l, spec, index, &bytes, err)
-                                          : attention_measure(l, spec, index, &bytes, err);
+    int rc = spec->policy == KV_RECURRENT ? recurrent_measure(l, spec, index % lay->layer_count, &bytes, err)
+                                          : attention_measure(l, spec, index % lay->layer_count, &bytes, err);
     if (rc != 0) {
         return rc;
     }
     if (bytes > KV_SLAB) {
-        return err_set(err, ERR_UNSUPPORTED, "layer %u: one page of its state takes %llu bytes, at most %u fit", index,
+        return err_set(err, ERR_UNSUPPORTED, "layer %u: one page of its state takes %llu bytes, at most %u fit", index % lay->layer_count,
                        (unsigned long long)bytes, (unsigned)KV_SLAB);
     }
     if (!place) {
@@ -106,16 +128,20 @@ static int layer_measure(struct kv_layout *lay, const struct kv_layer_spec *spec
         return 0;
     }
     if (spec->shares != 0) {
-        struct kv_layer_spec own = *spec;
-        own.shares = spec->shares <= index ? specs[spec->shares - 1].shares : 0;
-        if (spec->shares > index || memcmp(&own, &specs[spec->shares - 1], sizeof own) != 0) {
+        struct kv_layer_spec own = made, other = {0};
+        if (spec->shares <= index) {
+            other = spec_of(lay, specs, spec->shares - 1);
+        }
+        own.shares = other.shares;
+        if (spec->shares > index || memcmp(&own, &other, sizeof own) != 0) {
             return err_set(err, ERR_ARGUMENT, "layer %u cannot share the state of layer %u: not an earlier one of its kind", index,
                            spec->shares - 1);
         }
         *l = lay->layers[spec->shares - 1];
+        l->shares = true;
         return 0;
     }
-    l->group = group_find(lay, spec);
+    l->group = group_find(lay, spec, stage_of(lay, index));
     l->unit_first = lay->unit_count;
     for (uint32_t i = 0; i < l->unit_count; i++) {
         lay->units[lay->unit_count++] = (struct kv_unit){.group = l->group, .bytes = (uint32_t)bytes};
@@ -197,16 +223,17 @@ static void group_cut(struct kv_layout *lay, uint32_t group, uint32_t *chunks_to
     }
 }
 
-int kv_layout_build(struct kv_layout *lay, const struct kv_layer_spec *layers, uint32_t count, struct err *err)
+int kv_layout_build(struct kv_layout *lay, const struct kv_layer_spec *layers, uint32_t count, uint32_t start, struct err *err)
 {
-    *lay = (struct kv_layout){.layer_count = count};
+    uint32_t all = start != 0 ? 2 * count : count;
+    *lay = (struct kv_layout){.layer_count = count, .start = start, .kinds = start != 0 ? 2 : 1};
     if (count == 0) {
         return err_set(err, ERR_ARGUMENT, "no layers with state");
     }
-    lay->layers = mem_try_zero(count, sizeof *lay->layers);
-    lay->groups = mem_try_zero(count, sizeof *lay->groups);
-    int rc = lay->layers != NULL && lay->groups != NULL ? 0 : err_nomem(err, "state layout", count * sizeof *lay->layers);
-    for (uint32_t i = 0; i < count && rc == 0; i++) {
+    lay->layers = mem_try_zero(all, sizeof *lay->layers);
+    lay->groups = mem_try_zero(all, sizeof *lay->groups);
+    int rc = lay->layers != NULL && lay->groups != NULL ? 0 : err_nomem(err, "state layout", all * sizeof *lay->layers);
+    for (uint32_t i = 0; i < all && rc == 0; i++) {
         rc = layer_measure(lay, layers, i, false, err);
     }
     if (rc != 0) {
@@ -220,7 +247,7 @@ int kv_layout_build(struct kv_layout *lay, const struct kv_layer_spec *layers, u
         goto out;
     }
     lay->unit_count = 0;
-    for (uint32_t i = 0; i < count && rc == 0; i++) {
+    for (uint32_t i = 0; i < all && rc == 0; i++) {
         rc = layer_measure(lay, layers, i, true, err);
     }
     uint32_t chunks_total = 0;
@@ -271,21 +298,59 @@ uint64_t kv_layout_page_bytes(const struct kv_layout *lay, uint32_t group)
     return bytes;
 }
 
-/* Whole slabs of one sequence of that length when nothing else lives. */
-static uint64_t layout_bytes_for(const struct kv_layout *lay, uint32_t positions, uint32_t slack, uint32_t rows_max)
+/* positions of one sequence, by what holds them */
+struct held {
+    uint32_t early, late;
+};
+
+/* What a sequence of that length needs most: a row at `start` needs both kinds of what is before it. */
+static uint32_t held_most(const struct kv_layout *lay, uint32_t positions, struct held out[2])
+{
+    if (lay->start == 0) {
+        out[0] = (struct held){0, positions};
+        return 1;
+    }
+    if (positions < lay->start) {
+        out[0] = (struct held){positions, 0};
+        return 1;
+    }
+    out[0] = (struct held){lay->start, lay->start};
+    out[1] = (struct held){0, positions};
+    return 2;
+}
+
+static uint32_t held_by(const struct kv_group_layout *g, const struct held *h)
+{
+    return g->stage == KV_EARLY ? h->early : g->stage == KV_LATE || h->late > h->early ? h->late : h->early;
+}
+
+/* Whole slabs when nothing else lives. */
+static uint64_t held_slabs(const struct kv_layout *lay, const struct held *h, uint32_t slack, uint32_t rows_max)
 {
     uint64_t slabs = 0;
     for (uint32_t p = 0; p < lay->pool_count; p++) {
         uint64_t chunks = 0;
         for (uint32_t g = 0; g < lay->group_count; g++) {
-            uint32_t pages = kv_layout_pages(&lay->groups[g], positions, slack, rows_max);
+            uint32_t pages = kv_layout_pages(&lay->groups[g], held_by(&lay->groups[g], h), slack, rows_max);
             for (uint32_t c = 0; c < lay->groups[g].chunk_count; c++) {
                 chunks += lay->chunk_pool[lay->groups[g].chunk_first + c] == p ? pages : 0;
             }
         }
         slabs += (chunks + lay->pools[p].per_slab - 1) / lay->pools[p].per_slab;
     }
-    return slabs * KV_SLAB;
+    return slabs;
+}
+
+/* Whole slabs of one sequence of that length when nothing else lives. */
+static uint64_t layout_bytes_for(const struct kv_layout *lay, uint32_t positions, uint32_t slack, uint32_t rows_max)
+{
+    struct held held[2];
+    uint64_t most = 0;
+    for (uint32_t i = held_most(lay, positions, held); i-- > 0;) {
+        uint64_t slabs = held_slabs(lay, &held[i], slack, rows_max);
+        most = slabs > most ? slabs : most;
+    }
+    return most * KV_SLAB;
 }
 
 uint64_t kv_bytes_for(const struct kv *kv, uint32_t positions)
@@ -295,25 +360,30 @@ uint64_t kv_bytes_for(const struct kv *kv, uint32_t positions)
 
 uint64_t kv_share_bytes(const struct kv *kv, uint32_t positions)
 {
-    uint64_t bytes = 0;
-    for (uint32_t g = 0; g < kv->layout.group_count; g++) {
-        bytes += kv_layout_page_bytes(&kv->layout, g) *
-                 kv_layout_pages(&kv->layout.groups[g], positions, kv->rewind_slack, kv->rows_max);
+    struct held held[2];
+    uint64_t most = 0;
+    for (uint32_t i = held_most(&kv->layout, positions, held); i-- > 0;) {
+        uint64_t bytes = 0;
+        for (uint32_t g = 0; g < kv->layout.group_count; g++) {
+            const struct kv_group_layout *lay = &kv->layout.groups[g];
+            bytes += kv_layout_page_bytes(&kv->layout, g) * kv_layout_pages(lay, held_by(lay, &held[i]), kv->rewind_slack, kv->rows_max);
+        }
+        most = bytes > most ? bytes : most;
     }
-    return bytes;
+    return most;
 }
 
-uint32_t kv_plan_groups(const struct kv_layer_spec *layers, uint32_t count)
+uint32_t kv_plan_groups(const struct kv_layer_spec *layers, uint32_t count, uint32_t start)
 {
     uint32_t groups = 0;
     for (uint32_t i = 0; i < count; i++) {
-        struct kv_group_layout own = group_of(&layers[i]);
+        struct kv_group_layout own = group_of(&layers[i], KV_ALWAYS);
         bool seen = false;
         for (uint32_t j = 0; j < i && !seen; j++) {
-            struct kv_group_layout other = group_of(&layers[j]);
+            struct kv_group_layout other = group_of(&layers[j], KV_ALWAYS);
             seen = group_same(&own, &other);
         }
-        groups += !seen;
+        groups += seen ? 0 : start != 0 && own.policy != KV_RECURRENT ? 2 : 1;
     }
     return groups;
 }
@@ -322,7 +392,7 @@ uint32_t kv_plan_table(const struct kv_layer_spec *layers, uint32_t count, uint3
 {
     uint32_t most = 0;
     for (uint32_t i = 0; i < count; i++) {
-        struct kv_group_layout own = group_of(&layers[i]);
+        struct kv_group_layout own = group_of(&layers[i], KV_ALWAYS);
         uint32_t len = kv_pages_for(&own, positions);
         most = len > most ? len : most;
     }
@@ -332,7 +402,7 @@ uint32_t kv_plan_table(const struct kv_layer_spec *layers, uint32_t count, uint3
 uint64_t kv_plan_bytes(const struct kv_config *cfg, uint32_t positions)
 {
     struct kv_layout lay;
-    if (kv_layout_build(&lay, cfg->layers, cfg->layer_count, NULL) != 0) {
+    if (kv_layout_build(&lay, cfg->layers, cfg->layer_count, cfg->start, NULL) != 0) {
         return UINT64_MAX;
     }
     uint64_t bytes = layout_bytes_for(&lay, positions, cfg->rewind_slack, cfg->rows_max ? cfg->rows_max : 512);

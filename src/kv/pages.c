@@ -2,13 +2,36 @@
  *
  * Invariants: 1. refs[id] > 0 exactly when every chunk pointer of the id is set.
  *             2. A device table keeps its address for the life of the kv.
- *             3. A pointer is enqueued to the device before any op that names its page.
+ *             3. A pointer is enqueued to the device before any op that names its page (kv_publish), from a copy that stays as it is until
+ *                the next but one.
  *             4. cached == pages with refs == kept > 0. */
 #include "kv/prefix_int.h"
 
 #include "base/mem.h"
 
 #include <assert.h>
+#include <string.h>
+
+/* [chunks][capacity], in one block. */
+static int pointers_new(unsigned char ****out, uint32_t chunks, uint32_t capacity, struct err *err)
+{
+    unsigned char ***p = *out = mem_try_zero(chunks, sizeof *p);
+    if (p == NULL || (p[0] = mem_try_zero((size_t)chunks * capacity, sizeof *p[0])) == NULL) {
+        return err_nomem(err, "page table", (size_t)chunks * capacity * sizeof *p[0]);
+    }
+    for (uint32_t c = 1; c < chunks; c++) {
+        p[c] = p[c - 1] + capacity;
+    }
+    return 0;
+}
+
+static void pointers_free(unsigned char ***p)
+{
+    if (p != NULL) {
+        mem_free(p[0]);
+    }
+    mem_free(p);
+}
 
 static int group_open(struct kv *kv, uint32_t index, struct err *err)
 {
@@ -23,18 +46,20 @@ static int group_open(struct kv *kv, uint32_t index, struct err *err)
     g->refs = mem_try_zero(g->capacity, sizeof *g->refs);
     g->kept = mem_try_zero(g->capacity, sizeof *g->kept);
     g->free_ids = mem_try_zero(g->capacity, sizeof *g->free_ids);
-    g->host = mem_try_zero(chunks, sizeof *g->host);
     g->device = mem_try_zero(chunks, sizeof *g->device);
-    if (g->refs == NULL || g->kept == NULL || g->free_ids == NULL || g->host == NULL || g->device == NULL) {
+    int rc = pointers_new(&g->host, chunks, g->capacity, err);
+    for (uint32_t i = 0; i < KV_PUBLISH_TURNS; i++) {
+        rc = rc != 0 ? rc : pointers_new(&g->staging[i], chunks, g->capacity, err);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    if (g->refs == NULL || g->kept == NULL || g->free_ids == NULL || g->device == NULL) {
         return err_nomem(err, "page table", g->capacity * sizeof *g->refs);
     }
     for (uint32_t c = 0; c < chunks; c++) {
-        g->host[c] = mem_try_zero(g->capacity, sizeof *g->host[c]);
-        if (g->host[c] == NULL) {
-            return err_nomem(err, "page table", g->capacity * sizeof *g->host[c]);
-        }
         void *table = NULL;
-        int rc = kv->backend->buffer_new(kv->device, g->capacity * sizeof *g->host[c], &table, err);
+        rc = kv->backend->buffer_new(kv->device, g->capacity * sizeof *g->host[c], &table, err);
         if (rc != 0) {
             return rc;
         }
@@ -67,12 +92,12 @@ void kv_groups_close(struct kv *kv)
             if (g->device != NULL && g->device[c] != NULL) {
                 kv->backend->buffer_free(kv->device, g->device[c], g->capacity * sizeof *g->host[c]);
             }
-            if (g->host != NULL) {
-                mem_free(g->host[c]);
-            }
         }
         mem_free(g->device);
-        mem_free(g->host);
+        pointers_free(g->host);
+        for (uint32_t t = 0; t < KV_PUBLISH_TURNS; t++) {
+            pointers_free(g->staging[t]);
+        }
         mem_free(g->refs);
         mem_free(g->kept);
         mem_free(g->free_ids);
@@ -164,15 +189,15 @@ int kv_page_copy(struct kv *kv, uint32_t group, uint32_t from, uint32_t to, stru
     return 0;
 }
 
-int kv_tables_publish(struct kv *kv, uint32_t group, struct err *err)
+static int group_publish(struct kv *kv, struct kv_group *g, struct err *err)
 {
-    struct kv_group *g = &kv->groups[group];
     if (g->dirty_from >= g->dirty_to) {
         return 0;
     }
     for (uint32_t c = 0; c < g->layout->chunk_count; c++) {
-        struct op_copy_in op = {g->device[c] + g->dirty_from, g->host[c] + g->dirty_from,
-                                (g->dirty_to - g->dirty_from) * sizeof *g->host[c]};
+        unsigned char **staging = g->staging[kv->publish_turn][c] + g->dirty_from;
+        struct op_copy_in op = {g->device[c] + g->dirty_from, staging, (g->dirty_to - g->dirty_from) * sizeof *staging};
+        memcpy(staging, g->host[c] + g->dirty_from, op.size_bytes);
         int rc = op_copy_in(kv->device, &op, err);
         if (rc != 0) {
             return rc;
@@ -183,26 +208,43 @@ int kv_tables_publish(struct kv *kv, uint32_t group, struct err *err)
     return 0;
 }
 
+int kv_publish(struct kv *kv, struct err *err)
+{
+    int rc = 0;
+    kv->publish_turn = (kv->publish_turn + 1) % KV_PUBLISH_TURNS;
+    for (uint32_t i = 0; i < kv->layout.group_count && rc == 0; i++) {
+        rc = group_publish(kv, &kv->groups[i], err);
+    }
+    return rc;
+}
+
 static int views_make(struct kv *kv, const struct kv_layer_spec *specs, struct err *err)
 {
     const struct kv_layout *lay = &kv->layout;
-    kv->views = mem_try_zero(lay->layer_count, sizeof *kv->views);
-    kv->states = mem_try_zero(lay->layer_count, sizeof *kv->states);
+    uint32_t all = lay->kinds * lay->layer_count;
+    kv->views = mem_try_zero(all, sizeof *kv->views);
+    kv->states = mem_try_zero(all, sizeof *kv->states);
     kv->parts = mem_try_zero(lay->unit_count, sizeof *kv->parts);
     if (kv->views == NULL || kv->states == NULL || kv->parts == NULL) {
-        return err_nomem(err, "state views", lay->layer_count * sizeof *kv->views);
+        return err_nomem(err, "state views", all * sizeof *kv->views);
     }
     for (uint32_t u = 0; u < lay->unit_count; u++) {
         kv->parts[u] = (struct state_part){kv->groups[lay->units[u].group].device[lay->units[u].chunk], lay->units[u].offset};
     }
-    for (uint32_t i = 0; i < lay->layer_count; i++) {
+    for (uint32_t i = 0; i < all; i++) {
         const struct kv_layer_layout *l = &lay->layers[i];
+        const struct kv_layer_spec *spec = &specs[i % lay->layer_count];
         const struct state_part *part = &kv->parts[l->unit_first];
-        if (specs[i].policy == KV_RECURRENT) {
-            kv->states[i] = (struct state_layer){specs[i].state, part};
+        bool early = i >= lay->layer_count;
+        if (spec->policy == KV_RECURRENT) {
+            kv->states[i] = (struct state_layer){spec->state, part};
             continue;
         }
-        kv->views[i] = kv_layer_shape(&specs[i]);
+        struct kv_layer_spec own = *spec;
+        if (early) {
+            own.k_format = own.v_format = KV_F16;
+        }
+        kv->views[i] = kv_layer_shape(&own);
         kv->views[i].pages = part->pages;
         kv->views[i].offset = part->offset;
     }
@@ -235,7 +277,7 @@ int kv_open(const struct kv_config *cfg, struct kv **out, struct err *err)
     kv->rewind_slack = cfg->rewind_slack;
     kv->context_max = cfg->context_max;
     kv->rows_max = cfg->rows_max ? cfg->rows_max : 512;
-    int rc = kv_layout_build(&kv->layout, cfg->layers, cfg->layer_count, err);
+    int rc = kv_layout_build(&kv->layout, cfg->layers, cfg->layer_count, cfg->start, err);
     if (rc == 0) {
         rc = kv_slabs_open(kv, cfg->budget_bytes, err);
     }
@@ -292,6 +334,9 @@ void kv_stats(const struct kv *kv, struct kv_stats *out)
         const struct kv_group *group = &kv->groups[g];
         out->cached_bytes += group->cached * page;
         out->live_bytes += (group->capacity - 1 - group->free_count - group->cached) * page;
+        if (lay->stage == KV_EARLY) {
+            continue; /* gone once it counts */
+        }
         if (lay->policy == KV_FULL) {
             out->bytes_per_position += (page + KV_PAGE - 1) / KV_PAGE;
         } else {
@@ -301,9 +346,14 @@ void kv_stats(const struct kv *kv, struct kv_stats *out)
     out->open_bytes = out->total_bytes - out->free_bytes - out->cached_bytes - out->live_bytes;
 }
 
-uint32_t kv_layer_group(const struct kv *kv, uint32_t layer)
+static uint32_t layer_at(const struct kv *kv, uint32_t layer, bool early)
 {
-    return kv->layout.layers[layer].group;
+    return early && kv->layout.start != 0 ? kv->layout.layer_count + layer : layer;
+}
+
+uint32_t kv_layer_group(const struct kv *kv, uint32_t layer, bool early)
+{
+    return kv->layout.layers[layer_at(kv, layer, early)].group;
 }
 
 uint32_t kv_group_count(const struct kv *kv)
@@ -311,9 +361,9 @@ uint32_t kv_group_count(const struct kv *kv)
     return kv->layout.group_count;
 }
 
-const struct kv_layer *kv_layer_view(const struct kv *kv, uint32_t layer)
+const struct kv_layer *kv_layer_view(const struct kv *kv, uint32_t layer, bool early)
 {
-    return &kv->views[layer];
+    return &kv->views[layer_at(kv, layer, early)];
 }
 
 const struct state_layer *kv_state_view(const struct kv *kv, uint32_t layer)

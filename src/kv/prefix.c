@@ -2,7 +2,8 @@
  *
  * Finding walks down from the key's root, whole pages first, then into the child with most ids in common.  On the way it knows for each
  * group that forgets since which page the tree has all its pages (`runs`), so at every node it knows whether a row could go on there.
- * Running sequences of the same key are looked at too: their last page is not in the tree yet. */
+ * Running sequences of the same key are looked at too: their last page is not in the tree yet.
+ * With a kv_start a key has two roots: late pages serve positions from the start on, early ones those before it. */
 #include "kv/prefix_int.h"
 
 #include "base/mem.h"
@@ -66,6 +67,7 @@ struct found {
     struct prefix_node *node; /* holds position - 1 of the best place */
     struct prefix_mark *mark; /* whose blocks recurrent groups go on from */
     uint32_t positions;
+    uint32_t least;           /* positions before it are of no use */
     uint32_t matched;
     bool diverged, ghost;
     uint32_t stored_id;
@@ -74,7 +76,7 @@ struct found {
 static void run_enter(const struct kv *kv, const struct prefix_node *n)
 {
     for (uint32_t g = 0; g < kv->layout.group_count; g++) {
-        if (n->pages[g].page == 0 && !prefix_policy(kv, g, KV_RECURRENT)) {
+        if (n->pages[g].page == 0 && (prefix_has(kv, n, g, KV_FULL) || prefix_has(kv, n, g, KV_WINDOW))) {
             kv->prefix->runs[g] = n->index + 1;
         }
     }
@@ -94,7 +96,7 @@ static bool usable(const struct kv *kv, uint32_t position)
 static bool whole_pages(const struct kv *kv, const struct prefix_node *n)
 {
     for (uint32_t g = 0; g < kv->layout.group_count; g++) {
-        if (n->pages[g].page == 0 && !prefix_policy(kv, g, KV_RECURRENT)) {
+        if (n->pages[g].page == 0 && (prefix_has(kv, n, g, KV_FULL) || prefix_has(kv, n, g, KV_WINDOW))) {
             return false;
         }
     }
@@ -116,7 +118,7 @@ static uint32_t mark_lowest(const struct kv *kv, const struct prefix_mark *m)
 static void find_in(struct kv *kv, struct prefix_node *n, uint32_t position, struct found *f)
 {
     if (!kv->prefix->recurrent) {
-        if (position > n->index * KV_PAGE && position > f->positions && usable(kv, position)) {
+        if (position > n->index * KV_PAGE && position >= f->least && position > f->positions && usable(kv, position)) {
             f->node = n;
             f->positions = position;
         }
@@ -124,7 +126,7 @@ static void find_in(struct kv *kv, struct prefix_node *n, uint32_t position, str
     }
     for (struct prefix_mark *m = n->marks; m != NULL; m = m->sibling) {
         uint32_t at = m->position < position ? m->position : position;
-        if (at > f->positions && at >= mark_lowest(kv, m) && usable(kv, at)) {
+        if (at > f->positions && at >= f->least && at >= mark_lowest(kv, m) && usable(kv, at)) {
             f->node = n;
             f->mark = m;
             f->positions = at;
@@ -173,7 +175,7 @@ static void find(struct kv *kv, struct prefix_node *root, const uint32_t *ids, u
 {
     struct prefix_node *n = root;
     uint32_t at = 0;
-    *f = (struct found){.node = root};
+    *f = (struct found){.node = root, .least = root->early ? 0 : kv->layout.start};
     memset(kv->prefix->runs, 0, kv->layout.group_count * sizeof *kv->prefix->runs);
     while (at < count) {
         uint32_t left = count - at, same;
@@ -200,30 +202,43 @@ static void find(struct kv *kv, struct prefix_node *root, const uint32_t *ids, u
 
 /* A running sequence that knows more than the tree; NULL. */
 static const struct kv_seq *find_running(const struct kv *kv, const struct prefix_node *root, const struct kv_prefix_query *q,
-                                         struct found *f)
+                                         uint32_t count, struct found *f)
 {
     const struct kv_seq *best = NULL;
     for (const struct kv_seq *s = kv->seqs; s != NULL; s = s->next) {
         const struct prefix_node *n = s->node;
-        if (n == NULL || s->covered <= f->positions || memcmp(s->ids, q->ids, (f->positions + 1) * sizeof *s->ids) != 0) {
+        if (n == NULL || n->early != root->early || s->covered <= f->positions || memcmp(s->ids, q->ids, (f->positions + 1) * sizeof *s->ids) != 0) {
             continue;
         }
         while (n->parent != NULL) {
             n = n->parent;
         }
-        uint32_t same = n == root ? prefix_common(s->ids, s->covered, q->ids, q->count) : 0;
+        uint32_t same = n == root ? prefix_common(s->ids, s->covered, q->ids, count) : 0;
         if (same > f->matched) {
             f->matched = same;
-            f->diverged = same < s->covered && same < q->count;
+            f->diverged = same < s->covered && same < count;
             f->stored_id = f->diverged ? s->ids[same] : 0;
         }
-        uint32_t position = same < q->count ? same : q->count - 1;
-        if (position > f->positions && position >= kv_seq_oldest(s)) {
+        uint32_t position = same < count ? same : count - 1;
+        if (position > f->positions && position >= f->least && position >= kv_seq_oldest(s)) {
             f->positions = position;
             best = s;
         }
     }
     return best;
+}
+
+/* Does the tree have roots of another key? */
+static bool other_keys(const struct kv *kv, struct str key)
+{
+    const struct prefix *px = kv->prefix;
+    for (uint32_t i = 0; i < px->root_count; i += px->root_count > 1 ? px->root_count - 1 : 1) { /* they are in order: first and last */
+        const struct prefix_node *root = px->roots[i];
+        if (root->key_n != key.n || (key.n != 0 && memcmp(root->key, key.p, key.n) != 0)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static void explain(const struct kv *kv, const struct kv_prefix_query *q, const struct found *f, struct kv_prefix_hit *hit)
@@ -241,7 +256,7 @@ static void explain(const struct kv *kv, const struct kv_prefix_query *q, const 
     } else if (f->matched != 0) {
         hit->miss = KV_MISS_END;
     } else {
-        hit->miss = kv->prefix->root_count > 1 ? KV_MISS_KEY : KV_MISS_EMPTY;
+        hit->miss = other_keys(kv, q->key) ? KV_MISS_KEY : KV_MISS_EMPTY;
     }
 }
 
@@ -267,8 +282,12 @@ static int seq_from_tree(struct kv *kv, const struct found *f, const uint32_t *i
         return rc;
     }
     struct kv_seq *s = *out;
+    s->early = f->node->early;
     for (uint32_t g = 0; g < kv->layout.group_count; g++) {
         struct kv_table *t = &s->tables[g];
+        if (!kv_stage_is(t->group->stage, s->early)) {
+            continue;
+        }
         table_open(kv, t, g, f->positions);
         if (t->group->policy == KV_RECURRENT) {
             t->pages[t->first] = f->mark->blocks[g];
@@ -296,21 +315,46 @@ static struct prefix_node *node_before(struct prefix_node *node, uint32_t positi
     return node;
 }
 
+/* The root under which the sequence goes on, and the best place of it. */
+static int look(struct kv *kv, const struct kv_prefix_query *q, struct prefix_node **root, const struct kv_seq **running, struct found *f)
+{
+    uint32_t start = kv->layout.start, count = q->count, known = 0;
+    if (start == 0 || count > start) {
+        *root = prefix_root(kv, q->key, false, start == 0);
+        if (*root != NULL) {
+            find(kv, *root, q->ids, count, f);
+            *running = find_running(kv, *root, q, count, f);
+            known = f->matched;
+        }
+        if (start == 0 || (*root != NULL && f->positions != 0)) {
+            return *root != NULL ? 0 : ERR_NOMEM;
+        }
+    }
+    count = count < start ? count : start;
+    *root = prefix_root(kv, q->key, true, true);
+    if (*root == NULL) {
+        return ERR_NOMEM;
+    }
+    find(kv, *root, q->ids, count, f);
+    *running = find_running(kv, *root, q, count, f);
+    f->matched = known > f->matched ? known : f->matched;
+    return 0;
+}
+
 int kv_prefix_lease(struct kv *kv, const struct kv_prefix_query *q, struct kv_seq **out, struct kv_prefix_hit *hit, struct err *err)
 {
     struct found f;
+    struct prefix_node *root;
+    const struct kv_seq *running;
     *out = NULL;
     *hit = (struct kv_prefix_hit){.miss = KV_MISS_OFF, .stored_id = -1};
     if (q->count == 0 || q->key.n > KV_PREFIX_KEY_MAX) {
         return err_set(err, ERR_ARGUMENT, "prefix of %u ids under a key of %zu bytes", q->count, q->key.n);
     }
-    struct prefix_node *root = prefix_root(kv, q->key, true);
-    if (root == NULL) {
+    if (look(kv, q, &root, &running, &f) != 0) {
         return err_nomem(err, "prefix tree", sizeof *root);
     }
     root->attached++; /* so that it stays */
-    find(kv, root, q->ids, q->count, &f);
-    const struct kv_seq *running = find_running(kv, root, q, &f);
     explain(kv, q, &f, hit);
     int rc = running != NULL ? kv_seq_fork(kv, running, f.positions, out, err)
                              : seq_from_tree(kv, &f, q->ids, out, err);

@@ -59,7 +59,7 @@ struct kv_prefix_hit {
 
 /* A sequence with the longest usable prefix.  Nothing known: an empty one.  It puts what it commits into the tree. */
 int kv_prefix_lease(struct kv *kv, const struct kv_prefix_query *q, struct kv_seq **out, struct kv_prefix_hit *hit, struct err *err);
-/* Rows of a step from position `from` on, at most `rows`: fewer when it would pass by a position whose state is to be kept. */
+/* Rows of a step from position `from` on, at most `rows`: fewer when it would pass by a position whose state is to be kept, or kv_start. */
 uint32_t kv_prefix_rows(const struct kv *kv, const struct kv_seq *s, uint32_t from, uint32_t rows);
 /* A sequence's end: drops its room past what is covered and puts the last, partly filled page in, with a mark there.  session: this
  * is now its last entry, kept softly; NULL. */

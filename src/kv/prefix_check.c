@@ -80,7 +80,7 @@ static uint32_t pins_count(const struct kv *kv, const struct prefix_node *n, uin
         while (at->parent != NULL && at->index > n->index) {
             at = at->parent;
         }
-        pins += at == n && n->index >= prefix_floor(kv, group, m->position);
+        pins += at == n && at->early == n->early && n->index >= prefix_floor(kv, group, m->position);
     }
     return pins;
 }
@@ -106,9 +106,10 @@ static int node_check(const struct kv *kv, const struct prefix_node *n, struct e
     bool spare = false;
     for (uint32_t g = 0; g < kv->layout.group_count; g++) {
         const struct prefix_page *p = &n->pages[g];
-        bool window = prefix_policy(kv, g, KV_WINDOW);
+        bool window = prefix_has(kv, n, g, KV_WINDOW);
         uint32_t pins = window ? pins_count(kv, n, g, &kv->prefix->marks) + pins_count(kv, n, g, &kv->prefix->extras) : 0;
-        if (pins != p->pins || (pins != 0 && p->page == 0) || (p->page == 0 && prefix_policy(kv, g, KV_FULL))) {
+        if (pins != p->pins || (pins != 0 && p->page == 0) || (p->page == 0 && prefix_has(kv, n, g, KV_FULL)) ||
+            (p->page != 0 && !kv_stage_is(kv->layout.groups[g].stage, n->early))) {
             return err_set(err, ERR_INTERNAL, "kv: group %u: page %u of the prefix tree is pinned %u times, counts %u", g, p->page,
                            pins, p->pins);
         }

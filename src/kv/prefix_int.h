@@ -50,6 +50,7 @@ struct prefix_node {
     uint32_t count;                /* ids, 1..KV_PAGE; roots: 0 */
     uint32_t attached, sessions;
     uint32_t ids[KV_PAGE];
+    bool early;                    /* its attention pages are those of before kv_start */
     char *key;                     /* roots */
     uint32_t key_n;
     struct prefix_page pages[];    /* one a group */
@@ -87,6 +88,13 @@ static inline bool prefix_policy(const struct kv *kv, uint32_t group, enum kv_po
     return kv->layout.groups[group].policy == policy;
 }
 
+/* Does a node of that kind hold pages of the group, and are they kept by that policy? */
+static inline bool prefix_has(const struct kv *kv, const struct prefix_node *n, uint32_t group, enum kv_policy policy)
+{
+    const struct kv_group_layout *g = &kv->layout.groups[group];
+    return g->policy == policy && kv_stage_is(g->stage, n->early);
+}
+
 /* Ids of the run's beginning that two runs have in common. */
 static inline uint32_t prefix_common(const uint32_t *a, uint32_t n, const uint32_t *b, uint32_t m)
 {
@@ -101,7 +109,7 @@ static inline uint32_t prefix_common(const uint32_t *a, uint32_t n, const uint32
 
 uint32_t prefix_lower(const struct prefix_node *parent, const uint32_t *ids, uint32_t n); /* first child whose run is not before it */
 uint64_t prefix_hash(const struct prefix_node *parent, const uint32_t *ids, uint32_t n);
-struct prefix_node *prefix_root(struct kv *kv, struct str key, bool make); /* NULL: not there, or no memory */
+struct prefix_node *prefix_root(struct kv *kv, struct str key, bool early, bool make); /* NULL: not there, or no memory */
 struct prefix_node *prefix_ancestor(struct prefix_node *n, uint32_t index);
 void prefix_root_drop(struct kv *kv, struct prefix_node *root); /* when nothing is under it */
 void prefix_node_free(struct kv *kv, struct prefix_node *n);     /* a leaf */
@@ -128,6 +136,8 @@ void prefix_close(struct kv *kv);
 void prefix_note(struct kv *kv, struct kv_seq *s);   /* rows were committed; before window pages are released */
 void prefix_cut(struct kv *kv, struct kv_seq *s);    /* it was rewound */
 void prefix_leave(struct kv *kv, struct kv_seq *s);  /* it goes */
+void prefix_early_end(struct kv *kv, struct kv_seq *s); /* its early pages are about to go: what it covers stays known */
+void prefix_late_begin(struct kv *kv, struct kv_seq *s); /* its late pages are there: it goes on under the other root */
 /* A window page the sequence no longer needs: the tree may take a reference of its own. */
 void prefix_trail(struct kv *kv, struct kv_seq *s, uint32_t group, uint32_t index);
 /* kv_check: counts the tree's names of pages into named, and its kept pages. */

@@ -84,13 +84,15 @@ static int key_order(const struct prefix_node *root, struct str key)
     return c != 0 ? c : (root->key_n > key.n) - (root->key_n < key.n);
 }
 
-struct prefix_node *prefix_root(struct kv *kv, struct str key, bool make)
+/* Roots ascend by key; of one key the late one comes first. */
+struct prefix_node *prefix_root(struct kv *kv, struct str key, bool early, bool make)
 {
     struct prefix *px = kv->prefix;
     uint32_t from = 0, to = px->root_count;
     while (from < to) {
         uint32_t mid = from + (to - from) / 2;
         int c = key_order(px->roots[mid], key);
+        c = c != 0 ? c : px->roots[mid]->early - early;
         if (c == 0) {
             return px->roots[mid];
         }
@@ -102,9 +104,10 @@ struct prefix_node *prefix_root(struct kv *kv, struct str key, bool make)
         return NULL;
     }
     root->index = KV_NONE;
+    root->early = early;
     root->key_n = (uint32_t)key.n;
     root->key = mem_try_strndup(key.p, key.n);
-    root->hash = hash_xxh3(key.p, key.n).lo;
+    root->hash = hash_xxh3(key.p, key.n).lo + early;
     if (root->key == NULL || children_insert(&px->roots, &px->root_count, &px->root_cap, from, root) != 0) {
         mem_free(root->key);
         mem_free(root);
@@ -186,7 +189,7 @@ static void page_give(struct kv *kv, const struct kv_seq *s, struct prefix_node 
 static bool full_fits(const struct kv *kv, const struct kv_seq *s, const struct prefix_node *n)
 {
     for (uint32_t g = 0; g < kv->layout.group_count; g++) {
-        if (prefix_policy(kv, g, KV_FULL) && !page_fits(s, n, g)) {
+        if (prefix_has(kv, n, g, KV_FULL) && !page_fits(s, n, g)) {
             return false;
         }
     }
@@ -225,6 +228,7 @@ static struct prefix_node *node_make(struct kv *kv, struct prefix_node *parent, 
         return NULL;
     }
     n->index = parent->index + 1;
+    n->early = parent->early;
     n->count = count;
     if (!full_fits(kv, s, n) || children_insert(&parent->children, &parent->child_count, &parent->child_cap, at, n) != 0) {
         mem_free(n);
@@ -235,7 +239,7 @@ static struct prefix_node *node_make(struct kv *kv, struct prefix_node *parent, 
     n->hash = prefix_hash(parent, ids, count);
     memcpy(n->ids, ids, count * sizeof *ids);
     for (uint32_t g = 0; g < kv->layout.group_count; g++) {
-        if (prefix_policy(kv, g, KV_FULL)) {
+        if (prefix_has(kv, n, g, KV_FULL)) {
             page_give(kv, s, n, g);
         }
     }
@@ -301,10 +305,10 @@ static uint32_t block_page(const struct kv *kv, const struct kv_seq *s, uint32_t
 static bool mark_possible(const struct kv *kv, const struct prefix_node *n, uint32_t position, const struct kv_seq *s)
 {
     for (uint32_t g = 0; g < kv->layout.group_count; g++) {
-        if (prefix_policy(kv, g, KV_WINDOW) && !window_possible(n, g, prefix_floor(kv, g, position), s)) {
+        if (prefix_has(kv, n, g, KV_WINDOW) && !window_possible(n, g, prefix_floor(kv, g, position), s)) {
             return false;
         }
-        if (prefix_policy(kv, g, KV_RECURRENT) && block_page(kv, s, g, position) == 0) {
+        if (prefix_has(kv, n, g, KV_RECURRENT) && block_page(kv, s, g, position) == 0) {
             return false;
         }
     }
@@ -327,7 +331,8 @@ static bool mark_again(struct kv *kv, struct prefix_node *n, uint32_t position, 
 /* Keeps what a row at `position` reads of the groups that forget; pages the tree lacks come from s (or NULL).  False: not possible. */
 bool prefix_mark_make(struct kv *kv, struct prefix_node *n, uint32_t position, bool optional, const struct kv_seq *s)
 {
-    if ((!kv->prefix->windows && !kv->prefix->recurrent) || mark_again(kv, n, position, optional)) {
+    bool never = !n->early && position < kv->layout.start; /* nobody goes on there in late pages */
+    if ((!kv->prefix->windows && !kv->prefix->recurrent) || never || mark_again(kv, n, position, optional)) {
         return true;
     }
     if (!mark_possible(kv, n, position, s)) {
@@ -345,9 +350,9 @@ bool prefix_mark_make(struct kv *kv, struct prefix_node *n, uint32_t position, b
     n->marks = m;
     kv->prefix->mark_count++;
     for (uint32_t g = 0; g < kv->layout.group_count; g++) {
-        if (prefix_policy(kv, g, KV_WINDOW)) {
+        if (prefix_has(kv, n, g, KV_WINDOW)) {
             window_pin(kv, n, g, prefix_floor(kv, g, position), s);
-        } else if (prefix_policy(kv, g, KV_RECURRENT)) {
+        } else if (prefix_has(kv, n, g, KV_RECURRENT)) {
             m->blocks[g] = block_page(kv, s, g, position);
             kv_page_keep(kv, g, m->blocks[g]);
         }
@@ -370,7 +375,7 @@ void prefix_mark_drop(struct kv *kv, struct prefix_mark *m)
         if (m->blocks[g] != 0) {
             kv_page_unkeep(kv, g, m->blocks[g]);
         }
-        for (struct prefix_node *n = m->node; prefix_policy(kv, g, KV_WINDOW) && n->parent != NULL && n->index >= floor;
+        for (struct prefix_node *n = m->node; prefix_has(kv, m->node, g, KV_WINDOW) && n->parent != NULL && n->index >= floor;
              n = n->parent) {
             n->pages[g].pins--;
             prefix_settle(kv, n);
@@ -444,6 +449,7 @@ static uint32_t wanted_after(const struct kv *kv, const struct kv_seq *s, uint32
 
 uint32_t kv_prefix_rows(const struct kv *kv, const struct kv_seq *s, uint32_t from, uint32_t rows)
 {
+    rows = kv_rows_before(s, from, rows);
     if (!kv->prefix->recurrent || s->node == NULL || kv->prefix->off || rows <= kv->rewind_slack) {
         return rows; /* the blocks of a step's last rows are all there */
     }
@@ -536,8 +542,8 @@ static void give_windows(struct kv *kv, const struct kv_seq *s, struct prefix_no
     for (; n->parent != NULL; n = n->parent) {
         bool any = false;
         for (uint32_t g = 0; g < kv->layout.group_count; g++) {
-            any |= prefix_policy(kv, g, KV_WINDOW) && n->index >= s->tables[g].first;
-            if (prefix_policy(kv, g, KV_WINDOW) && n->pages[g].page == 0 && page_fits(s, n, g)) {
+            any |= prefix_has(kv, n, g, KV_WINDOW) && n->index >= s->tables[g].first;
+            if (prefix_has(kv, n, g, KV_WINDOW) && n->pages[g].page == 0 && page_fits(s, n, g)) {
                 page_give(kv, s, n, g);
             }
         }
@@ -548,27 +554,60 @@ static void give_windows(struct kv *kv, const struct kv_seq *s, struct prefix_no
     }
 }
 
-void kv_prefix_keep(struct kv *kv, struct kv_seq *s, const struct hash128 *session)
+/* All that the sequence covers, its last, partly filled page too; NULL: not possible. */
+static struct prefix_node *path_enter(struct kv *kv, struct kv_seq *s)
 {
-    if (s->node == NULL || kv->prefix->off || s->covered == 0 || kv_rewind(kv, s, s->covered, NULL) != 0) {
-        return;
-    }
     prefix_note(kv, s);
     if (s->noted != s->covered / KV_PAGE) {
-        return;
+        return NULL;
     }
     struct prefix_node *n = s->node;
     if (s->covered % KV_PAGE != 0) {
         n = node_enter(kv, s->node, s, s->noted, s->covered % KV_PAGE);
         if (n == NULL) {
-            return;
+            return NULL;
         }
         marks_in(kv, s, n);
     }
     prefix_mark_make(kv, n, s->covered, false, s);
     give_windows(kv, s, n);
     prefix_touch(kv, n);
-    if (session != NULL) {
+    return n;
+}
+
+void kv_prefix_keep(struct kv *kv, struct kv_seq *s, const struct hash128 *session)
+{
+    if (s->node == NULL || kv->prefix->off || s->covered == 0 || kv_rewind(kv, s, s->covered, NULL) != 0) {
+        return;
+    }
+    struct prefix_node *n = path_enter(kv, s);
+    if (n != NULL && session != NULL) {
         prefix_session_set(kv, session, n);
+    }
+}
+
+void prefix_early_end(struct kv *kv, struct kv_seq *s)
+{
+    if (s->node != NULL && !kv->prefix->off) {
+        path_enter(kv, s);
+    }
+}
+
+/* Without memory for that root nothing it computes from here on is shared. */
+void prefix_late_begin(struct kv *kv, struct kv_seq *s)
+{
+    struct prefix_node *root = s->node;
+    if (root == NULL) {
+        return;
+    }
+    while (root->parent != NULL) {
+        root = root->parent;
+    }
+    struct prefix_node *late = prefix_root(kv, str_n(root->key, root->key_n), false, true);
+    prefix_leave(kv, s);
+    s->noted = 0;
+    if (late != NULL) {
+        prefix_attach(kv, s, late);
+        prefix_note(kv, s);
     }
 }

@@ -9,8 +9,9 @@
 int kv_read_page(struct kv *kv, const struct kv_seq *s, uint32_t layer, uint32_t head, uint32_t page, float *k, float *v,
                  struct err *err)
 {
-    const struct kv_layer *l = &kv->views[layer];
-    const struct kv_layer_layout *at = &kv->layout.layers[layer];
+    uint32_t index = s->early ? kv->layout.layer_count + layer : layer;
+    const struct kv_layer *l = &kv->views[index];
+    const struct kv_layer_layout *at = &kv->layout.layers[index];
     const struct kv_unit *unit = &kv->layout.units[at->unit_first];
     const struct kv_table *t = &s->tables[at->group];
     if (page >= t->len || t->pages[page] == 0 || head >= l->n_kv_heads) {

@@ -5,7 +5,10 @@
  *      kv_rewind drops everything past a position; window groups drop pages no row past covered - slack can see; recurrent
  *      groups drop blocks before that of covered - 1.
  *
- * Invariants: 1. len(table) == kv_pages_for(room).
+ * With a kv_start a sequence is early until it covers that many positions: its attention pages are those of early groups.  The kv_extend
+ * that reaches the start takes the late pages too, so that kv_commit, which encodes the early ones into them, cannot run out.
+ *
+ * Invariants: 1. len(table) == kv_pages_for(room), for groups of the sequence's stage; of the others 0, or all pages of the start.
  *             2. covered <= room.
  *             3. Only the page of position `covered` can be both shared and written: kv_extend replaces it by a copy first. */
 #include "kv/prefix_int.h"
@@ -23,6 +26,8 @@ int kv_seq_new(struct kv *kv, struct kv_seq **out, struct err *err)
         return err_nomem(err, "sequence", bytes);
     }
     s->group_count = kv->layout.group_count;
+    s->start = kv->layout.start;
+    s->early = s->start != 0;
     for (uint32_t g = 0; g < s->group_count; g++) {
         s->tables[g].group = &kv->layout.groups[g];
     }
@@ -116,8 +121,12 @@ int kv_seq_fork(struct kv *kv, const struct kv_seq *from, uint32_t positions, st
         kv_seq_free(kv, s);
         return rc;
     }
+    s->early = positions < kv->layout.start;
     for (uint32_t g = 0; g < kv->layout.group_count; g++) {
         struct kv_table *t = &s->tables[g];
+        if (!kv_stage_is(t->group->stage, s->early)) {
+            continue;
+        }
         t->len = kv_pages_for(t->group, positions);
         t->first = from->tables[g].first < t->len ? from->tables[g].first : t->len;
         for (uint32_t i = 0; i < t->len; i++) {
@@ -158,11 +167,36 @@ static int extend_fill(struct kv *kv, uint32_t group, struct kv_table *t, uint32
     return 0;
 }
 
+/* Lowest position a row at or past `from` sees in a window of `window`. */
+static uint32_t window_floor(uint32_t from, uint32_t window)
+{
+    return from >= window ? from - window + 1 : 0;
+}
+
+/* Pages to encode the early ones into, those that a row at the start still sees. */
+static int late_take(struct kv *kv, struct kv_seq *s, uint32_t group, struct err *err)
+{
+    struct kv_table *t = &s->tables[group];
+    uint32_t start = kv->layout.start, len = kv_pages_for(t->group, start);
+    t->first = t->group->policy == KV_WINDOW ? window_floor(start, t->group->window) / KV_PAGE : 0;
+    while (t->len < len) {
+        uint32_t page = t->len >= t->first ? kv_page_take(kv, group) : 0;
+        if (page == 0 && t->len >= t->first) {
+            return err_set(err, ERR_KV_FULL, "no page left to encode position %u", t->len * KV_PAGE);
+        }
+        t->pages[t->len++] = page;
+    }
+    return 0;
+}
+
 /* Take what one group needs.  On failure the caller undoes every group. */
 static int extend_group(struct kv *kv, struct kv_seq *s, uint32_t group, uint32_t end, uint32_t room, struct err *err)
 {
     struct kv_table *t = &s->tables[group];
     uint32_t at = s->covered / t->group->page;
+    if (!kv_stage_is(t->group->stage, s->early)) {
+        return s->early && room == kv->layout.start ? late_take(kv, s, group, err) : 0;
+    }
     if (at < t->len && kv->groups[group].refs[t->pages[at]] > 1) {
         t->extend_copy = kv_page_take(kv, group);
         if (t->extend_copy == 0) {
@@ -182,7 +216,7 @@ static int extend_group(struct kv *kv, struct kv_seq *s, uint32_t group, uint32_
         }
         t->pages[t->len++] = page;
     }
-    return rc != 0 ? rc : kv_tables_publish(kv, group, err);
+    return rc;
 }
 
 /* The marks of extend_fill go, and on failure what they mark. */
@@ -205,6 +239,10 @@ int kv_extend(struct kv *kv, struct kv_seq *s, uint32_t count, struct err *err)
         return err_set(err, ERR_LIMIT, "%u rows after position %u: the context is %u", count, s->covered, kv->context_max);
     }
     uint32_t end = s->covered + count, room = end > s->room ? end : s->room;
+    if (s->early && end > kv->layout.start) {
+        return err_set(err, ERR_ARGUMENT, "%u rows after position %u: no row past %u before all before it are covered", count, s->covered,
+                       kv->layout.start);
+    }
     int rc = kv_seq_reserve(kv, s, room, err);
     if (rc != 0 || count == 0) {
         return rc;
@@ -233,12 +271,6 @@ int kv_extend(struct kv *kv, struct kv_seq *s, uint32_t count, struct err *err)
     return rc;
 }
 
-/* Lowest position a row at or past `from` sees in a window of `window`. */
-static uint32_t window_floor(uint32_t from, uint32_t window)
-{
-    return from >= window ? from - window + 1 : 0;
-}
-
 /* Pages before it are no longer needed. */
 static uint32_t release_before(const struct kv *kv, const struct kv_seq *s, const struct kv_table *t)
 {
@@ -257,7 +289,7 @@ static void pages_release(struct kv *kv, struct kv_seq *s)
 {
     for (uint32_t g = 0; g < kv->layout.group_count; g++) {
         struct kv_table *t = &s->tables[g];
-        uint32_t keep = release_before(kv, s, t);
+        uint32_t keep = kv_stage_is(t->group->stage, s->early) ? release_before(kv, s, t) : 0;
         for (; t->first < keep && t->first < t->len; t->first++) {
             if (t->pages[t->first] != 0) {
                 prefix_trail(kv, s, g, t->first);
@@ -266,6 +298,46 @@ static void pages_release(struct kv *kv, struct kv_seq *s)
             }
         }
     }
+}
+
+/* One layer's early pages into its late ones; the ops are in order behind whatever wrote them. */
+static int layer_encode(struct kv *kv, const struct kv_seq *s, uint32_t layer, struct err *err)
+{
+    uint32_t early = kv->layout.layer_count + layer, start = kv->layout.start;
+    const struct kv_table *from = &s->tables[kv->layout.layers[early].group], *to = &s->tables[kv->layout.layers[layer].group];
+    int rc = 0;
+    for (uint32_t at = to->first; at < to->len && rc == 0;) {
+        struct op_kv_convert op = {.from = &kv->views[early], .to = &kv->views[layer]};
+        for (; at < to->len && op.page_count < KV_CONVERT_PAGES; at++) {
+            op.from_pages[op.page_count] = from->pages[at];
+            op.to_pages[op.page_count++] = to->pages[at];
+        }
+        op.positions_last = at < to->len ? KV_PAGE : start - (to->len - 1) * KV_PAGE;
+        rc = op_kv_convert(kv->device, &op, err);
+    }
+    return rc;
+}
+
+/* All before kv_start is covered: what attention layers hold of it is encoded, and the sequence goes on in its late pages. */
+static int seq_encode(struct kv *kv, struct kv_seq *s, struct err *err)
+{
+    int rc = 0;
+    for (uint32_t l = 0; l < kv->layout.layer_count && rc == 0; l++) {
+        const struct kv_layer_layout *lay = &kv->layout.layers[l];
+        rc = kv->layout.groups[lay->group].stage == KV_LATE && !lay->shares ? layer_encode(kv, s, l, err) : 0;
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    prefix_early_end(kv, s);
+    for (uint32_t g = 0; g < kv->layout.group_count; g++) {
+        if (kv->layout.groups[g].stage == KV_EARLY) {
+            table_cut(kv, g, &s->tables[g], 0);
+        }
+    }
+    s->early = false;
+    prefix_late_begin(kv, s);
+    return 0;
 }
 
 int kv_commit(struct kv *kv, struct kv_seq *s, const uint32_t *ids, uint32_t count, struct err *err)
@@ -287,17 +359,17 @@ int kv_commit(struct kv *kv, struct kv_seq *s, const uint32_t *ids, uint32_t cou
     s->covered += count;
     prefix_note(kv, s);
     pages_release(kv, s);
-    return 0;
+    return s->early && s->covered == kv->layout.start ? seq_encode(kv, s, err) : 0;
 }
 
 uint32_t kv_seq_oldest(const struct kv_seq *s)
 {
-    uint32_t oldest = 0;
+    uint32_t oldest = s->early ? 0 : s->start;
     for (uint32_t g = 0; g < s->group_count; g++) {
         const struct kv_table *t = &s->tables[g];
         uint64_t least = t->first ? (uint64_t)t->first * t->group->page : 0;
         least += t->first && t->group->policy == KV_WINDOW ? t->group->window - 1 : 0;
-        oldest = least > oldest ? (uint32_t)least : oldest;
+        oldest = least > oldest && kv_stage_is(t->group->stage, s->early) ? (uint32_t)least : oldest;
     }
     return oldest;
 }
@@ -311,8 +383,13 @@ int kv_rewind(struct kv *kv, struct kv_seq *s, uint32_t position, struct err *er
         return err_set(err, ERR_LIMIT, "rewind to position %u: the state of positions from %u on is kept", position,
                        kv_seq_oldest(s));
     }
+    if (!s->early && position < kv->layout.start) { /* nothing stays */
+        prefix_leave(kv, s);
+        s->early = true;
+    }
     for (uint32_t g = 0; g < kv->layout.group_count; g++) {
-        table_cut(kv, g, &s->tables[g], kv_pages_for(s->tables[g].group, position));
+        struct kv_table *t = &s->tables[g];
+        table_cut(kv, g, t, kv_stage_is(t->group->stage, s->early) ? kv_pages_for(t->group, position) : 0);
     }
     s->covered = s->room = position;
     prefix_cut(kv, s);
@@ -322,6 +399,17 @@ int kv_rewind(struct kv *kv, struct kv_seq *s, uint32_t position, struct err *er
 uint32_t kv_seq_covered(const struct kv_seq *s)
 {
     return s->covered;
+}
+
+bool kv_seq_early(const struct kv_seq *s)
+{
+    return s->early;
+}
+
+uint32_t kv_rows_before(const struct kv_seq *s, uint32_t position, uint32_t rows)
+{
+    uint32_t left = s->early && position < s->start ? s->start - position : 0;
+    return s->early && rows > left ? left : rows;
 }
 
 uint32_t kv_seq_room(const struct kv_seq *s)
@@ -336,10 +424,13 @@ const uint32_t *kv_seq_ids(const struct kv_seq *s)
 
 uint32_t kv_table_len(const struct kv_seq *s, uint32_t group)
 {
-    return s->tables[group].len;
+    return kv_stage_is(s->tables[group].group->stage, s->early) ? s->tables[group].len : 0;
 }
 
 void kv_table_copy(const struct kv_seq *s, uint32_t group, uint32_t *tables)
 {
-    memcpy(tables, s->tables[group].pages, s->tables[group].len * sizeof *tables);
+    uint32_t len = kv_table_len(s, group);
+    if (len != 0) {
+        memcpy(tables, s->tables[group].pages, len * sizeof *tables);
+    }
 }

@@ -132,7 +132,7 @@ struct step {
     unsigned char *memory;
     size_t memory_bytes;
     uint32_t *ids, *positions, *out_rows;
-    struct kv_span *spans;
+    struct kv_span *spans;                          /* [rows_max]; with a kv_start as many again, early ones first */
     uint32_t *tables;                               /* [groups][tables_cap] */
     struct tensor x, normed, q, k, v, att, gate, up, block, out, logits;
     struct tensor q_gate;                           /* HP_ATTN_GATE */
@@ -150,6 +150,7 @@ struct step {
     struct sample_row *host_samples;
     /* of the step being enqueued */
     uint32_t rows, out_count, span_count, tables_used;
+    uint32_t early_count;                           /* spans of sequences before kv_start */
     struct kv *kv;
 };
 
@@ -180,6 +181,16 @@ struct model {
 /* rope.c: inverse frequencies of one set, [rot / 2], and the factor of cos and sin.  `divisors` (GGUF) may be NULL. */
 int rope_frequencies(const struct rope_params *p, uint32_t context_train, uint32_t context, const float *divisors,
                      float *inv_freq, float *mscale, struct err *err);
+
+/* driver.c: the spans whose K and V of a layer lie in pages of one kind, with those pages; an attention layer has one part, or with a
+ * kv_start two when the step has spans of both kinds. */
+struct step_part {
+    const struct kv_layer *layer;
+    const uint32_t *tables;
+    const struct kv_span *spans;
+    uint32_t span_count;
+};
+uint32_t step_parts(const struct model *m, uint32_t layer, struct step_part out[2]);
 
 /* decoder.c: a layer, and its two halves */
 int decoder_layer(struct model *m, uint32_t layer, struct err *err);

@@ -103,8 +103,27 @@ static int attention_inputs(struct model *m, uint32_t layer, const struct attent
     return rc;
 }
 
+/* K and V of a step whose spans lie in pages of two kinds: op_attn_prepare's composition, stored part by part. */
+static int prepare_parts(struct model *m, const struct op_attn_prepare *op, const struct step_part *parts, uint32_t count, struct err *err)
+{
+    struct op_rope q = {.x = op->q, .n_heads = op->n_heads, .head_dim = op->head_dim, .table = op->table, .pairing = op->pairing}, k = q;
+    k.x = op->k;
+    k.n_heads = parts[0].layer->n_kv_heads;
+    int rc = op->q_norm != NULL ? norm_heads(m, op->q, op->q, op->head_dim, op->q_norm, err) : 0;
+    rc = rc == 0 && op->k_norm != NULL ? norm_heads(m, op->k, op->k, op->head_dim, op->k_norm, err) : rc;
+    rc = rc == 0 && op->table.rows != 0 ? op_rope(m->device, &q, err) : rc;
+    rc = rc == 0 && op->table.rows != 0 ? op_rope(m->device, &k, err) : rc;
+    for (uint32_t i = 0; i < count && rc == 0; i++) {
+        struct op_kv_write write = {.k = op->k, .v = op->v, .layer = parts[i].layer, .spans = parts[i].spans,
+                                    .span_count = parts[i].span_count, .tables = parts[i].tables};
+        rc = op_kv_write(m->device, &write, err);
+    }
+    return rc;
+}
+
 /* Norms of the heads and rope; K and V, where the layer has its own, into the pages. */
-static int attention_prepare(struct model *m, uint32_t layer, const struct attention *a, struct err *err)
+static int attention_prepare(struct model *m, uint32_t layer, const struct attention *a, const struct step_part *parts, uint32_t count,
+                             struct err *err)
 {
     const struct hparams *hp = &m->hp;
     bool wide = (hp->flags & HP_QK_NORM_WIDE) != 0;
@@ -114,9 +133,9 @@ static int attention_prepare(struct model *m, uint32_t layer, const struct atten
         struct op_attn_prepare op = {.q = a->q, .k = a->k, .v = a->v, .n_heads = hp->heads, .head_dim = a->shape->head_dim,
                                      .q_norm = q_norm, .k_norm = k_norm, .eps = hp->eps,
                                      .table = hp->no_rope[layer] ? (struct tensor){0} : rope, .pairing = hp->pairing,
-                                     .layer = kv_layer_view(m->step.kv, layer), .spans = m->step.spans,
-                                     .span_count = m->step.span_count, .tables = step_tables(m, layer)};
-        return op_attn_prepare(m->device, &op, err);
+                                     .layer = parts[0].layer, .spans = parts[0].spans, .span_count = parts[0].span_count,
+                                     .tables = parts[0].tables};
+        return count == 1 ? op_attn_prepare(m->device, &op, err) : prepare_parts(m, &op, parts, count, err);
     }
     int rc = q_norm != NULL ? norm_heads(m, a->q, a->q, a->shape->head_dim, q_norm, err) : 0;
     struct op_rope turn = {.x = a->q, .n_heads = hp->heads, .head_dim = a->shape->head_dim, .table = rope, .pairing = hp->pairing};
@@ -127,15 +146,17 @@ static int attention_block(struct model *m, uint32_t layer, struct err *err)
 {
     const struct hparams *hp = &m->hp;
     struct attention a = attention_of(m, layer);
+    struct step_part parts[2];
+    uint32_t count = step_parts(m, layer, parts);
     int rc = attention_inputs(m, layer, &a, err);
     if (rc == 0) {
-        rc = attention_prepare(m, layer, &a, err);
+        rc = attention_prepare(m, layer, &a, parts, count, err);
     }
-    if (rc == 0) {
+    for (uint32_t i = 0; i < count && rc == 0; i++) {
         bool sliding = m->kv_layers[layer].policy == KV_WINDOW;
-        struct op_attention op = {.q = a.q, .y = a.y, .n_heads = hp->heads, .layer = kv_layer_view(m->step.kv, layer),
-                                  .spans = m->step.spans, .span_count = m->step.span_count, .tables = step_tables(m, layer),
-                                  .scale = hp->attn_scale, .softcap = hp->attn_softcap, .window = sliding ? hp->window : 0,
+        struct op_attention op = {.q = a.q, .y = a.y, .n_heads = hp->heads, .layer = parts[i].layer, .spans = parts[i].spans,
+                                  .span_count = parts[i].span_count, .tables = parts[i].tables, .scale = hp->attn_scale,
+                                  .softcap = hp->attn_softcap, .window = sliding ? hp->window : 0,
                                   .sinks = m->layers[layer].v[V_SINKS]};
         rc = op_attention(m->device, &op, err);
     }

@@ -32,7 +32,7 @@ static struct tensor walk_tensor(struct step_walk *w, uint32_t rows, uint32_t co
 
 static uint32_t group_count(const struct model *m)
 {
-    return kv_plan_groups(m->kv_layers, m->hp.layers);
+    return kv_plan_groups(m->kv_layers, m->hp.layers, m->opt.kv_start);
 }
 
 static uint32_t rows_max(const struct model *m)
@@ -64,6 +64,11 @@ static void experts_layout(struct step *s, const struct hparams *hp, struct step
     }
 }
 
+static size_t spans_cap(const struct model *m)
+{
+    return (size_t)rows_max(m) * (m->opt.kv_start != 0 ? 2 : 1);
+}
+
 /* Lay the device memory of a step out from w->base; returns its size. */
 static size_t step_layout(struct step *s, const struct model *m, struct step_walk *w)
 {
@@ -72,7 +77,7 @@ static size_t step_layout(struct step *s, const struct model *m, struct step_wal
     s->ids = walk_take(w, rows * sizeof *s->ids);
     s->positions = walk_take(w, rows * sizeof *s->positions);
     s->out_rows = walk_take(w, rows * sizeof *s->out_rows);
-    s->spans = walk_take(w, rows * sizeof *s->spans);
+    s->spans = walk_take(w, spans_cap(m) * sizeof *s->spans);
     s->tables = walk_take(w, (size_t)group_count(m) * s->tables_cap * sizeof *s->tables);
     s->x = walk_tensor(w, rows, hp->hidden);
     s->normed = walk_tensor(w, rows, hp->hidden);
@@ -148,12 +153,12 @@ uint32_t model_steps_in_flight(const struct model *m)
     return m->opt.steps_in_flight > 1 ? m->opt.steps_in_flight : 1;
 }
 
-static int staging_open(struct step_staging *g, uint32_t rows, size_t tables, struct err *err)
+static int staging_open(struct step_staging *g, uint32_t rows, size_t spans, size_t tables, struct err *err)
 {
     g->ids = mem_try_zero(rows, sizeof *g->ids);
     g->positions = mem_try_zero(rows, sizeof *g->positions);
     g->out_rows = mem_try_zero(rows, sizeof *g->out_rows);
-    g->spans = mem_try_zero(rows, sizeof *g->spans);
+    g->spans = mem_try_zero(spans, sizeof *g->spans);
     g->samples = mem_try_zero(rows, sizeof *g->samples);
     g->tables = mem_try_zero(tables, sizeof *g->tables);
     if (g->ids == NULL || g->positions == NULL || g->out_rows == NULL || g->spans == NULL || g->samples == NULL || g->tables == NULL) {
@@ -202,7 +207,7 @@ int step_open(struct model *m, struct err *err)
     w = (struct step_walk){.base = s->memory};
     step_layout(s, m, &w);
     for (uint32_t i = 0; i < model_steps_in_flight(m) && rc == 0; i++) {
-        rc = staging_open(&s->staging[i], s->rows_max, tables, err);
+        rc = staging_open(&s->staging[i], s->rows_max, spans_cap(m), tables, err);
     }
     return rc;
 }
@@ -233,6 +238,10 @@ static int span_check(const struct model *m, const struct span *sp, uint32_t ind
                        sp->row_count, rows, sp->out_first, m->step.rows_max);
     }
     uint64_t end = (uint64_t)sp->position + sp->row_count;
+    if (kv_seq_early(sp->seq) && end > m->opt.kv_start) {
+        return err_set(err, ERR_ARGUMENT, "span %u: positions %u to %llu cross kv start %u", index, sp->position, (unsigned long long)end,
+                       m->opt.kv_start);
+    }
     if (sp->position < kv_seq_covered(sp->seq) || end > kv_seq_room(sp->seq) || end > m->context) {
         return err_set(err, ERR_ARGUMENT, "span %u: positions %u to %llu: the sequence covers %u and has room for %u", index,
                        sp->position, (unsigned long long)end, kv_seq_covered(sp->seq),
@@ -266,11 +275,40 @@ static uint32_t tables_put(struct step *s, const struct span *spans, uint32_t in
     return first;
 }
 
+/* The spans again, those of early sequences first: attention runs over each kind's pages. */
+static void spans_part(struct step *s, const struct span *spans)
+{
+    struct kv_span *to = s->host_spans + s->span_count;
+    for (int late = 0; late < 2; late++) {
+        for (uint32_t i = 0; i < s->span_count; i++) {
+            if (kv_seq_early(spans[i].seq) != late) {
+                *to++ = s->host_spans[i];
+            }
+        }
+        s->early_count = late ? s->early_count : (uint32_t)(to - s->host_spans) - s->span_count;
+    }
+}
+
+uint32_t step_parts(const struct model *m, uint32_t layer, struct step_part out[2])
+{
+    const struct step *s = &m->step;
+    uint32_t n = 0;
+    for (int early = m->opt.kv_start != 0; early >= 0; early--) {
+        uint32_t count = early ? s->early_count : s->span_count - s->early_count;
+        const struct kv_span *spans = m->opt.kv_start != 0 ? s->spans + s->span_count + (early ? 0 : s->early_count) : s->spans;
+        if (count != 0) {
+            out[n++] = (struct step_part){.layer = kv_layer_view(s->kv, layer, early), .spans = spans, .span_count = count,
+                                          .tables = s->tables + (size_t)kv_layer_group(s->kv, layer, early) * s->tables_cap};
+        }
+    }
+    return n;
+}
+
 static int step_fill(struct model *m, struct kv *kv, const struct span *spans, uint32_t span_count, struct err *err)
 {
     struct step *s = &m->step;
     s->kv = kv;
-    s->rows = s->out_count = s->tables_used = 0;
+    s->rows = s->out_count = s->tables_used = s->early_count = 0;
     s->span_count = span_count;
     for (uint32_t i = 0; i < span_count; i++) {
         const struct span *sp = &spans[i];
@@ -289,6 +327,9 @@ static int step_fill(struct model *m, struct kv *kv, const struct span *spans, u
             }
             s->rows++;
         }
+    }
+    if (m->opt.kv_start != 0) {
+        spans_part(s, spans);
     }
     return 0;
 }
@@ -314,7 +355,10 @@ static int slots_fill(struct model *m, const struct span *spans, struct err *err
 static int step_upload(struct model *m, const struct span *spans, struct err *err)
 {
     struct step *s = &m->step;
-    int rc = copy_in(m, s->ids, s->host_ids, s->rows * sizeof *s->ids, err);
+    int rc = kv_publish(s->kv, err);
+    if (rc == 0) {
+        rc = copy_in(m, s->ids, s->host_ids, s->rows * sizeof *s->ids, err);
+    }
     if (rc == 0) {
         rc = slots_fill(m, spans, err);
     }
@@ -325,7 +369,7 @@ static int step_upload(struct model *m, const struct span *spans, struct err *er
         rc = copy_in(m, s->out_rows, s->host_out_rows, s->out_count * sizeof *s->out_rows, err);
     }
     if (rc == 0) {
-        rc = copy_in(m, s->spans, s->host_spans, s->span_count * sizeof *s->spans, err);
+        rc = copy_in(m, s->spans, s->host_spans, (m->opt.kv_start != 0 ? 2 : 1) * s->span_count * sizeof *s->spans, err);
     }
     for (uint32_t g = 0; g < kv_group_count(s->kv) && rc == 0; g++) {
         size_t at = (size_t)g * s->tables_cap;
@@ -343,7 +387,7 @@ struct tensor step_rows(const struct model *m, struct tensor t)
 
 const uint32_t *step_tables(const struct model *m, uint32_t layer)
 {
-    return m->step.tables + (size_t)kv_layer_group(m->step.kv, layer) * m->step.tables_cap;
+    return m->step.tables + (size_t)kv_layer_group(m->step.kv, layer, false) * m->step.tables_cap;
 }
 
 static int step_inputs(struct model *m, struct err *err)

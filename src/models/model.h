@@ -41,6 +41,7 @@ struct model_options {
     enum kv_format k_format, v_format;
     const struct model_kv_layer *kv_layers; /* [kv_layer_count], borrowed while the model is opened */
     uint32_t kv_layer_count;
+    uint32_t kv_start;            /* rows before this position read and write f16; 0: none (kv.h) */
     uint32_t rows_max;            /* rows of a step; 0 = 512 */
     uint32_t logit_rows_max;      /* rows of one head tile; 0 = 16 */
     uint32_t steps_in_flight;     /* steps between model_forward and model_wait at a time; 0 = 1, at most MODEL_STEPS_IN_FLIGHT */
@@ -80,8 +81,9 @@ int model_content_hash(struct model *m, struct hash128 *out, struct err *err);
 const struct gguf *model_gguf(const struct model *m); /* the open files, for tokenizer and template; NULL if the other kind */
 struct hfdir *model_hfdir(const struct model *m);
 
-/* The state this model needs, one entry a layer. */
+/* The state this model needs, one entry a layer; kv_start as it was opened with. */
 const struct kv_layer_spec *model_kv_layers(const struct model *m, uint32_t *count);
+uint32_t model_kv_start(const struct model *m);
 
 /* Is the file runnable here, what would it need: everything but the weights (info verb).  Prepares nothing. */
 int model_inspect(const char *path, struct device *device, const struct model_options *opt, struct model **out, struct err *err);

@@ -109,9 +109,11 @@ static int context_choose(struct model *m, struct err *err)
 
 static int kv_layers_check(const struct model *m, struct err *err)
 {
+    bool attends = false;
     for (uint32_t i = 0; i < m->hp.layers; i++) {
         const struct kv_layer_spec *l = &m->kv_layers[i];
         char name[KV_NAME_MAX];
+        attends |= l->policy != KV_RECURRENT;
         struct kv_layer shape = kv_layer_shape(l);
         if (l->policy != KV_RECURRENT && l->latent && l->k_format != l->v_format) {
             return err_set(err, ERR_UNSUPPORTED, "layer %u: KV format %s: keys and values are one vector here and have one format", i,
@@ -121,6 +123,9 @@ static int kv_layers_check(const struct model *m, struct err *err)
             return err_set(err, ERR_UNSUPPORTED, "layer %u: KV format %s cannot hold heads of %u elements%s", i,
                            kv_formats_name(l->k_format, l->v_format, name), l->d_k, l->latent ? " that are keys and values in one" : "");
         }
+    }
+    if (m->opt.kv_start != 0 && !attends) {
+        return err_set(err, ERR_UNSUPPORTED, "kv start %u: no layer of %s keeps keys and values", m->opt.kv_start, m->arch->name);
     }
     return 0;
 }
@@ -317,6 +322,11 @@ const struct gguf *model_gguf(const struct model *m)
 struct hfdir *model_hfdir(const struct model *m)
 {
     return m->hfdir;
+}
+
+uint32_t model_kv_start(const struct model *m)
+{
+    return m->opt.kv_start;
 }
 
 const struct kv_layer_spec *model_kv_layers(const struct model *m, uint32_t *count)

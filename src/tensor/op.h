@@ -73,6 +73,13 @@ struct op_kv_write { /* encode and store rows' K and V at their positions */
     uint32_t span_count;
     const uint32_t *tables; /* page ids */
 };
+enum { KV_CONVERT_PAGES = 16 };
+struct op_kv_convert { /* what pages of one layer hold, encoded as another stores it: the same heads, other formats */
+    const struct kv_layer *from, *to;
+    uint32_t page_count;
+    uint32_t positions_last; /* of the last page; of those before it all */
+    uint32_t from_pages[KV_CONVERT_PAGES], to_pages[KV_CONVERT_PAGES]; /* ids */
+};
 struct op_attention { /* y[r][h] = softmax(scale q k) v over the positions r may see, read from the pages */
     struct tensor q, y;     /* cols = n_heads * d_k / n_heads * d_v */
     uint32_t n_heads;       /* multiple of layer->n_kv_heads; head h reads kv head h / (n_heads / n_kv_heads) */
@@ -212,6 +219,7 @@ struct op_attn_prepare { /* q, k: optional per-head norm, then rope; k, v stored
     REQUIRED(rope_table)                \
     REQUIRED(rope)                      \
     REQUIRED(kv_write)                  \
+    REQUIRED(kv_convert)                \
     REQUIRED(attention)                 \
     REQUIRED(gated)                     \
     REQUIRED(xielu)                     \

@@ -190,6 +190,18 @@ static int kv_rows_check(const char *op, const struct tensor *k, const struct te
     return v->rows ? err_set(err, ERR_INTERNAL, "op %s: v of %u rows for a layer whose V is part of K", op, v->rows) : 0;
 }
 
+int op_kv_convert(struct device *d, const struct op_kv_convert *op, struct err *err)
+{
+    TRY(need_layer("kv_convert", op->from, err));
+    TRY(need_layer("kv_convert", op->to, err));
+    NEED("kv_convert", op->from->n_kv_heads == op->to->n_kv_heads && op->from->d_k == op->to->d_k && op->from->d_v == op->to->d_v &&
+             op->from->latent == op->to->latent,
+         "heads of %u and %u elements become others of %u and %u", op->from->d_k, op->from->d_v, op->to->d_k, op->to->d_v);
+    NEED("kv_convert", op->page_count <= KV_CONVERT_PAGES && op->positions_last <= KV_PAGE, "%u pages, %u positions in the last",
+         op->page_count, op->positions_last);
+    return op->page_count ? ENQUEUE(kv_convert) : 0;
+}
+
 int op_kv_write(struct device *d, const struct op_kv_write *op, struct err *err)
 {
     TRY(need_layer("kv_write", op->layer, err));

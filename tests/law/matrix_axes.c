@@ -14,7 +14,9 @@ const struct machine_word machine_words[] = {
 const uint32_t machine_count = COUNT(machine_words);
 
 const char *const kv_words[] = {"f32", "f16",   "bf16",  "q8",    "a8g32", "a8g64", "a4g32",
-                                "q4h", "tq4",   "tq3",   "k8v4",  "k8v3",  "k4v4",  "f16:q8"};
+                                "q4h", "tq4",   "tq3",   "k8v4",  "k8v3",  "k4v4",  "f16:q8",
+                                /* kv_start inside the prompt, at a page's end; and in the middle of the answer */
+                                "q8 from 96", "k8v4 from 165"};
 const uint32_t kv_count = COUNT(kv_words);
 
 const struct propose_word propose_words[] = {

@@ -34,6 +34,15 @@ static int id_bytes(void *ctx, uint32_t id, struct buf *out)
     return out->failed;
 }
 
+/* "FORMAT" or "FORMAT from START" */
+static int format_parse(const char *word, struct model_options *opt)
+{
+    size_t n = strcspn(word, " ");
+    if (word[n])
+        opt->kv_start = (uint32_t)strtoul(word + n + strlen(" from "), NULL, 10);
+    return kv_formats_parse(word, n, &opt->k_format, &opt->v_format);
+}
+
 static int open_machine(struct matrix *m, uint32_t model, uint32_t kv, uint32_t machine, bool preempting, struct err *err)
 {
     const struct machine_word *w = &machine_words[machine];
@@ -46,13 +55,14 @@ static int open_machine(struct matrix *m, uint32_t model, uint32_t kv, uint32_t 
     m->open_kv = kv;
     m->open_machine = machine;
     m->open_preempting = preempting;
-    if (kv_formats_parse(kv_words[kv], strlen(kv_words[kv]), &opt.k_format, &opt.v_format))
+    if (format_parse(kv_words[kv], &opt))
         return err_set(err, ERR_ARGUMENT, "no state format '%s'", kv_words[kv]);
     int rc = backends_find(w->backend, &b, err);
     if (rc == 0)
         rc = b->device_open(&dev, &m->device, err);
     if (rc == 0)
         rc = model_open(m->models[model], m->device, &opt, &m->model, err);
+    opt.kv_start = 0; /* the model's, not the draft's */
     for (uint32_t i = 0; i < m->model_count && rc == 0 && !m->draft; i++) {
         rc = model_open(m->models[i], m->device, &opt, &m->draft, err);
         if (rc == ERR_UNSUPPORTED && i != model) /* it cannot hold the format */

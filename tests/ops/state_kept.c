@@ -49,12 +49,13 @@ static void run(struct kv_seq *s, const struct rows *in, struct rows *work, uint
     struct err err = {0};
     uint32_t tables[2][ROWS / C_CONV + 2];
     must(kv_extend(kv, s, from + n - kv_seq_covered(s), &err), &err);
+    must(kv_publish(kv, &err), &err);
     memcpy(work->qkv[from], in->qkv[from], n * sizeof in->qkv[0]);
     memcpy(work->a[from], in->a[from], n * sizeof in->a[0]);
     memcpy(work->b[from], in->b[from], n * sizeof in->b[0]);
     memcpy(work->x[from], in->x[from], n * sizeof in->x[0]);
     for (uint32_t l = 0; l < 2; l++)
-        kv_table_copy(s, kv_layer_group(kv, l), tables[l]);
+        kv_table_copy(s, kv_layer_group(kv, l, false), tables[l]);
     struct kv_span span = {.row_first = 0, .row_count = n, .pos_first = from};
     struct op_delta_net delta = {.qkv = {work->qkv[from], n, QKV, QKV}, .a = {work->a[from], n, ALL, ALL}, .b = {work->b[from], n, ALL, ALL},
                                  .y = {work->y[from], n, OUT, OUT}, .conv = conv, .rate = rate, .dt_bias = dt_bias, .eps = 1e-6f,

@@ -162,8 +162,8 @@ static void bad_options_are_refused(void **state)
     struct rh_text stop = {"\xff", 1};
     (void)state;
     rh_sampling_default(model, &s);
-    struct rh_request_options list[9];
-    for (int i = 0; i < 9; i++)
+    struct rh_request_options list[10];
+    for (int i = 0; i < 10; i++)
         list[i] = ids_options(4);
     list[0].ids = NULL;
     list[1].prompt = (struct rh_text){"x", 1};
@@ -177,7 +177,8 @@ static void bad_options_are_refused(void **state)
     biased.biases = &bias, biased.bias_count = 1;
     list[7].sampling = &hot;
     list[8].sampling = &biased;
-    for (int i = 0; i < 9; i++) {
+    list[9].kv_start_given = true, list[9].kv_start = 7;
+    for (int i = 0; i < 10; i++) {
         err = (struct rh_error){0};
         assert_true(rh_submit(model, &list[i], &r, &err) < 0);
         assert_null(r);
@@ -185,6 +186,7 @@ static void bad_options_are_refused(void **state)
     }
     struct rh_request_options same = ids_options(4);
     same.kv = "f16:f16";
+    same.kv_start_given = true;
     collect(submit(model, &same), &(struct answer){0});
 }
 

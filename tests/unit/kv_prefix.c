@@ -165,7 +165,7 @@ static void act_end(struct world *w, uint32_t i, const uint32_t *live_keys)
 static void act_rows(struct world *w, struct mirror *m)
 {
     struct err err = {0};
-    uint32_t n = 1 + rng(rng(3) == 0 ? ROWS : 40), keep = rng(4) == 0 ? rng(n + 1) : n;
+    uint32_t n = kv_rows_before(m->s, m->covered, 1 + rng(rng(3) == 0 ? ROWS : 40)), keep = rng(4) == 0 ? rng(n + 1) : n;
     for (uint32_t i = 0; i < n && m->covered + i < CONTEXT; i++) {
         m->ids[m->covered + i] = rng(2);
     }
@@ -233,6 +233,7 @@ static void random_leases(void **state)
             }
             w.slack = 40;
             w.mark_every = round % 2 ? 70 : 0;
+            w.start = round % 4 == 3 ? 64 + 13 * (uint32_t)shape : round % 4 == 1 && !exact ? 1 + (uint32_t)shape : 0;
             rng_state = (uint64_t)(shape * 100 + round + 7000);
             world_open(&w, (exact ? 100ull : shape == 1 ? 30ull + 8u * (unsigned)round : 6ull + 4u * (unsigned)round) * KV_SLAB);
             book = none;
@@ -492,6 +493,61 @@ static void live_pages_are_never_taken(void **state)
     world_close(&w);
 }
 
+/* ---- kv_start ---- */
+
+/* Early pages serve positions before the start, encoded ones those from it on; what is before it cannot be gone back to in place. */
+static void early_and_late_pages_have_roots_of_their_own(void **state)
+{
+    (void)state;
+    static struct world w;
+    struct err err = {0};
+    uint32_t ids[CONTEXT], other[CONTEXT];
+    static const uint32_t starts[] = {33, 64, 100}, windows[] = {0, 20, 90};
+    for (int i = 0; i < 9; i++) {
+        uint32_t start = starts[i % 3];
+        w = (struct world){.slack = 2 * KV_PAGE, .layer_count = 2, .start = start};
+        w.layers[0] = layer_full(2, 64, KV_Q8);
+        w.layers[1] = windows[i / 3] ? layer_window(2, 64, windows[i / 3]) : layer_full(1, 32, KV_F32);
+        world_open(&w, 16ull * KV_SLAB);
+        text_of(1, ids, CONTEXT);
+        struct kv_prefix_hit hit = lease(&w, &w.m[0], "", ids, 300);
+        assert_int_equal(hit.miss, KV_MISS_EMPTY);
+        assert_int_equal(kv_extend(w.kv, w.m[0].s, start + 1, &err), ERR_ARGUMENT);
+        rows_to(&w, &w.m[0], 300, 50);
+        assert_int_equal(kv_rewind(w.kv, w.m[0].s, start - 1, &err), ERR_LIMIT);
+        check_all(&w);
+        for (int running = 1; running >= 0; running--) {
+            for (uint32_t at = start - 1; at <= start + 1; at++) {
+                text_of(2 + 1000u * (uint32_t)running + at, other, CONTEXT);
+                memcpy(other, ids, at * sizeof *ids);
+                hit = lease(&w, &w.m[1], "", other, 300);
+                assert_int_equal(hit.matched, at);
+                assert_int_equal(hit.positions, windows[i / 3] && at >= start ? hit.positions : at);
+                rows_to(&w, &w.m[1], 300, 64);
+                check_all(&w);
+                kv_seq_free(w.kv, w.m[1].s);
+                w.m[1].s = NULL;
+            }
+            if (running) {
+                end(&w, &w.m[0], NULL);
+            }
+        }
+        hit = lease(&w, &w.m[0], "", ids, 300); /* a retry */
+        assert_int_equal(hit.positions, 299);
+        end(&w, &w.m[0], NULL);
+        hit = lease(&w, &w.m[0], "", ids, start); /* its last row is before the start */
+        assert_int_equal(hit.positions, start - 1);
+        end(&w, &w.m[0], NULL);
+        while (kv_prefix_evict(w.kv)) {
+            check_all(&w);
+        }
+        hit = lease(&w, &w.m[0], "", ids, 300);
+        assert_int_equal(hit.positions, 0);
+        assert_int_equal(kv_rewind(w.kv, w.m[0].s, 0, &err), 0);
+        world_close(&w);
+    }
+}
+
 /* ---- reasons ---- */
 
 static void misses_say_why(void **state)
@@ -544,6 +600,7 @@ int main(void)
         cmocka_unit_test(window_memory_is_bounded),
         cmocka_unit_test(sessions_go_last_and_the_oldest_first),
         cmocka_unit_test(live_pages_are_never_taken),
+        cmocka_unit_test(early_and_late_pages_have_roots_of_their_own),
         cmocka_unit_test(misses_say_why),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,6 +9,7 @@ static void act_run(struct world *w, struct mirror *m)
 {
     struct err err = {0};
     uint32_t n = 1 + rng(rng(4) == 0 ? ROWS : 6), ids[ROWS];
+    n = kv_rows_before(m->s, m->covered, n);
     int rc = kv_extend(w->kv, m->s, n, &err);
     if (rc != 0) {
         assert_true(rc == ERR_KV_FULL || (rc == ERR_LIMIT && m->covered + n > CONTEXT) || rc == ERR_DEVICE || rc == ERR_NOMEM);
@@ -23,6 +24,11 @@ static void act_run(struct world *w, struct mirror *m)
     rc = kv_commit(w->kv, m->s, ids, keep, &err);
     if (rc == ERR_LIMIT && w->recurrent && n - keep > slack) { /* too far back in a long step */
         assert_int_equal(kv_rewind(w->kv, m->s, m->covered, &err), 0);
+        return;
+    }
+    if (rc == ERR_DEVICE && kv_seq_early(m->s) && m->covered + keep == w->start) { /* it could not be encoded: of no use */
+        kv_seq_free(w->kv, m->s);
+        *m = (struct mirror){0};
         return;
     }
     assert_int_equal(rc, 0);
@@ -94,6 +100,7 @@ static void test_random(void **state)
         for (int round = 0; round < 6; round++) {
             world_shape(&w, shape);
             rng_state = (uint64_t)(shape * 100 + round + 1);
+            w.start = round % 2 ? 1 + rng(150) : 0;
             world_open(&w, (shape == 1 || shape == 4 ? 40ull : 8ull + 4u * (unsigned)round) * KV_SLAB);
             for (int i = 0; i < 1500; i++) {
                 if (round >= 3 && rng(10) == 0) {
@@ -127,17 +134,19 @@ static void test_budget(void **state)
             for (size_t k = 0; k < sizeof steps / sizeof steps[0]; k++) {
                 struct err err = {0};
                 world_shape(&w, shape);
+                w.start = (uint32_t)(i + k) % 3 * 33; /* 0, 33, 66 */
                 struct kv_config cfg = {.layers = w.layers, .layer_count = w.layer_count, .rewind_slack = w.slack,
-                                        .context_max = CONTEXT, .rows_max = ROWS};
+                                        .context_max = CONTEXT, .rows_max = ROWS, .start = w.start};
                 uint64_t budget = kv_plan_bytes(&cfg, lengths[i]);
                 world_open(&w, budget);
                 assert_int_equal(kv_bytes_for(w.kv, lengths[i]), budget);
                 assert_int_equal(kv_seq_new(w.kv, &w.m[0].s, &err), 0);
                 for (uint32_t at = 0; at < lengths[i];) {
-                    uint32_t n = lengths[i] - at < steps[k] ? lengths[i] - at : steps[k];
+                    uint32_t n = kv_rows_before(w.m[0].s, at, lengths[i] - at < steps[k] ? lengths[i] - at : steps[k]);
                     if (kv_extend(w.kv, w.m[0].s, n, &err) != 0) {
                         fail_msg("shape %d length %u step %u at %u: %s", shape, lengths[i], steps[k], at, err.text);
                     }
+                    assert_int_equal(kv_publish(w.kv, &err), 0);
                     assert_int_equal(kv_commit(w.kv, w.m[0].s, ids, n, &err), 0);
                     at += n;
                 }
@@ -197,8 +206,9 @@ static void test_latent_once(void **state)
     struct kv_seq **s = &w.m[0].s;
     assert_int_equal(kv_seq_new(w.kv, s, &err), 0);
     assert_int_equal(kv_extend(w.kv, *s, 40, &err), 0);
+    assert_int_equal(kv_publish(w.kv, &err), 0);
     assert_int_equal(kv_commit(w.kv, *s, ids, 40, &err), 0);
-    const struct kv_layer *l = kv_layer_view(w.kv, 0);
+    const struct kv_layer *l = kv_layer_view(w.kv, 0, false);
     assert_true(l->latent);
     assert_int_equal(l->head_bytes, page_bytes);
     uint32_t table[4];
@@ -267,8 +277,9 @@ static void test_open_faults(void **state)
             struct kv_config cfg = {.device = &w.d,
                                     .layers = w.layers,
                                     .layer_count = w.layer_count,
-                                    .budget_bytes = 40ull * KV_SLAB,
-                                    .context_max = CONTEXT};
+                                    .budget_bytes = (shape == 1 || shape == 4 ? 60ull : 12ull) * KV_SLAB,
+                                    .context_max = CONTEXT,
+                                    .start = shape % 2 ? 100 : 0};
             mem_fault_set(n);
             int rc = kv_open(&cfg, &kv, &err);
             mem_fault_set(-1);
