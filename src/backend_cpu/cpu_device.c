@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CPU_ARITHMETIC = 2, SCRATCH_ALIGN = 4096 };
+enum { CPU_ARITHMETIC = 3, SCRATCH_ALIGN = 4096 };
 
 static void device_close(struct device *d)
 {

@@ -91,7 +91,7 @@ static int enqueue(struct device *d, ref_run run, const void *op, size_t op_byte
 
 static void device_info(const struct device *d, struct device_info *out)
 {
-    *out = (struct device_info){.backend = "ref", .n_threads = 1, .arithmetic = 1, .levels_equal = true};
+    *out = (struct device_info){.backend = "ref", .n_threads = 1, .arithmetic = 2, .levels_equal = true};
     snprintf(out->level, sizeof out->level, "%s", d->deferred ? "deferred" : "plain");
     snprintf(out->text, sizeof out->text, "reference: plain C in f32, one thread");
     out->memory_total_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);

@@ -50,10 +50,10 @@ enum { NORM_INPUT_MAX = 4 };  /* weights that share one normed input in norm_lin
     X(F32, "f32", FLOAT, 32, 0, NONE)          \
     X(F16, "f16", FLOAT, 16, 0, NONE)          \
     X(BF16, "bf16", FLOAT, 16, 0, NONE)        \
-    X(Q8, "q8", SIGNED, 8, 32, NONE)           \
-    X(A8G32, "a8g32", AFFINE, 8, 32, NONE)     \
-    X(A8G64, "a8g64", AFFINE, 8, 64, NONE)     \
-    X(A8G128, "a8g128", AFFINE, 8, 128, NONE)  \
+    X(Q8, "q8", SIGNED, 8, 32, HADAMARD)       \
+    X(A8G32, "a8g32", AFFINE, 8, 32, HADAMARD) \
+    X(A8G64, "a8g64", AFFINE, 8, 64, HADAMARD) \
+    X(A8G128, "a8g128", AFFINE, 8, 128, HADAMARD) \
     X(A4G32, "a4g32", AFFINE, 4, 32, NONE)     \
     X(A4G64, "a4g64", AFFINE, 4, 64, NONE)     \
     X(A4G128, "a4g128", AFFINE, 4, 128, NONE)  \
