@@ -105,11 +105,11 @@ struct engine_request_config { /* copied */
     uint32_t allowed_count;
     const struct constraint_source *constraint; /* what may come next, one for each choice; its ctx lives until submit returns; NULL */
     uint32_t chunk_max;           /* rows of one span at most; 0 = rows_max */
-    int32_t priority;             /* the higher one is admitted first; same priorities in order of arrival */
+    int32_t priority;             /* the higher one is admitted first; same priorities by session, then in order of arrival */
     bool no_reuse;                /* compute every row, even of a known prefix */
     uint32_t ring;                /* events; 0 = 256 */
     struct str tenant;            /* salt: prefixes are shared under the same one only; at most ENGINE_TENANT_MAX bytes */
-    struct str session;           /* who asks: sessions share prefill evenly; its last entry is kept rather than others; empty = its own */
+    struct str session;           /* who asks: sessions share places and prefill evenly; its last entry is kept rather than others; empty = its own */
     struct hash128 media;         /* of what the prompt's ids stand for beside text; zero = nothing */
     const struct engine_score *score; /* its row and ctx must live until the last event; NULL = generate */
 };

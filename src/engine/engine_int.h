@@ -1,7 +1,7 @@
 /* engine/engine_int.h - inside the engine only.
  *
  * Files: engine.c (open, thread, loop), request.c (request, ring of events), sched.c (plan: admission, rows, pages, pre-emption),
- *        batch.c (run: a step's spans), resolve.c (commit: tokens, ends), cache.c (known prefixes),
+ *        clock.c (what rows cost), batch.c (run: a step's spans), resolve.c (commit: tokens, ends), cache.c (known prefixes),
  *        sampler.c (history counts), stop.c (stop strings), walk.c (which rows of a round count), propose.c (which proposal, how deep),
  *        proposer.c echo.c lookup.c draft.c (who guesses),
  *        constrain.c (what may come next).
@@ -142,7 +142,9 @@ struct step {
 /* the clock of prefill chunks: how long rows take */
 struct sched_clock {
     double decode_ns;      /* a step of decode rows only */
-    double row_ns;         /* one further prefill row */
+    double row_ns;         /* one further prefill row; of chunks as wide as the last ones */
+    double usual_rows;     /* of those; 0: the last step had none */
+    uint32_t turn;         /* steps of both kinds since the last without prompt rows */
     double draft_ns;       /* one guess of the draft model */
     double step_ns[COST_ROWS_MAX + 1]; /* a step without prefill, by its rows; 0 = not seen yet */
     int64_t last_ns;       /* end of the step before */
@@ -168,6 +170,9 @@ struct engine {
     struct seq *waiting;        /* FIFO by age */
     struct seq **running;       /* [running_max] ascending age */
     uint32_t running_count, waiting_count;
+    struct seq *head;           /* of waiting: who is admitted next; NULL: to be chosen, the lists changed */
+    bool head_waits;            /* it was looked at, and there was no room beside `head_reused` known positions */
+    uint32_t head_reused;
     struct engine_cache_stats cache;
     struct step steps[STEPS_MAX];
     uint32_t step_first, step_pending; /* ring of steps in flight */
@@ -189,6 +194,10 @@ void sched_learn(struct engine *e, const struct step *s, int64_t now_ns);
 void sched_queue_followers(struct engine *e, struct engine_request *r);
 void seq_finish(struct engine *e, struct seq *s, enum engine_finish finish, int stop, const struct err *err);
 void seq_fail(struct engine *e, struct seq *s, const struct err *err);
+
+/* clock.c: prompt rows of a step with `room` for them; others: somebody beside the prompt's sequence runs or waits */
+uint32_t clock_rows(struct sched_clock *c, uint32_t room, bool decoding, bool others, uint32_t step_ms);
+void clock_learn(struct sched_clock *c, uint32_t prefill_rows, bool decoding, double took_ns);
 
 /* draft.c */
 int draft_open_pool(struct engine *e, struct err *err);

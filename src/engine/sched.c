@@ -1,7 +1,9 @@
 /* engine/sched.c - plan: who gets state, and which rows the next step has.
  *
- * Admission: the highest priority, then first come; that one gets state when its prompt and one page fit beside what the running sequences still need.  A step takes decode rows first, then prefill chunks:
- * every session's oldest an even part of what the clock allows, then the oldest what is left, until rows_max.  When pages run out, known
+ * Admission: the highest priority; then who was pre-empted; then the session with fewest running sequences; then first come.  That one gets
+ * state when its prompt and one page fit beside what the running sequences still need, and nobody overtakes it meanwhile.  A step takes
+ * decode rows first, then prefill chunks: every session's oldest an even part of what the clock allows, then the oldest what is left, until
+ * rows_max.  When pages run out, known
  * prefixes go first (kv/prefix.h), then the youngest running sequence is pre-empted; the oldest never is, so somebody always gets on.
  *
  * Invariants: 1. running is ascending by age; waiting too.
@@ -10,9 +12,6 @@
 #include "engine/engine_int.h"
 
 #include "base/log.h"
-
-enum { PREFILL_ROWS_FIRST = 16 };
-static const double STEP_NS_MOST = 250e6; /* while somebody else waits for the next step */
 
 /* ---- queues ---- */
 
@@ -25,6 +24,7 @@ void sched_queue(struct engine *e, struct seq *s)
     *at = s;
     s->state = SEQ_WAITING;
     e->waiting_count++;
+    e->head = NULL;
 }
 
 static void unqueue(struct engine *e, struct seq *s)
@@ -34,6 +34,7 @@ static void unqueue(struct engine *e, struct seq *s)
             *at = s->next;
             s->next = NULL;
             e->waiting_count--;
+            e->head = NULL;
             return;
         }
 }
@@ -44,6 +45,7 @@ static void run_add(struct engine *e, struct seq *s)
     for (; at > 0 && e->running[at - 1]->age > s->age; at--)
         e->running[at] = e->running[at - 1];
     e->running[at] = s;
+    e->head = NULL;
 }
 
 static void run_remove(struct engine *e, struct seq *s)
@@ -51,6 +53,7 @@ static void run_remove(struct engine *e, struct seq *s)
     uint32_t at = 0;
     while (e->running[at] != s)
         at++;
+    e->head = NULL;
     e->running_count--;
     memmove(e->running + at, e->running + at + 1, (e->running_count - at) * sizeof *e->running);
 }
@@ -252,12 +255,25 @@ static uint64_t promised(const struct engine *e)
     return sum;
 }
 
+/* Bytes that must be free before it gets state. */
+static uint64_t needed(const struct engine *e, const struct seq *s, uint32_t reused)
+{
+    uint64_t shared = kv_share_bytes(e->kv, reused / KV_PAGE * KV_PAGE), need = kv_share_bytes(e->kv, with_page(e, s));
+    return (need > shared ? need - shared : 0) + promised(e);
+}
+
+/* Could there be room, whatever is given up for it?  Asked of a head that waits, so that it is not looked up at every step. */
+static bool may_have_room(const struct engine *e, const struct seq *s, uint32_t reused)
+{
+    struct kv_stats stats;
+    kv_stats(e->kv, &stats);
+    return stats.free_bytes + stats.open_bytes + stats.cached_bytes >= needed(e, s, reused);
+}
+
 static bool has_room(struct engine *e, const struct seq *s, uint32_t reused)
 {
     struct kv_stats stats;
-    uint64_t shared = kv_share_bytes(e->kv, reused / KV_PAGE * KV_PAGE);
-    uint64_t need = kv_share_bytes(e->kv, with_page(e, s)), rest = promised(e);
-    need = (need > shared ? need - shared : 0) + rest;
+    uint64_t need = needed(e, s, reused);
     for (;;) {
         kv_stats(e->kv, &stats);
         if (stats.free_bytes + stats.open_bytes >= need)
@@ -286,22 +302,43 @@ static bool same_session(const struct engine_request *a, const struct engine_req
     return a == b || (a->has_session && b->has_session && a->session.lo == b->session.lo && a->session.hi == b->session.hi);
 }
 
-/* First come, first served among the highest priority; who was pre-empted came before whoever waits anew. */
+static uint32_t session_running(const struct engine *e, const struct engine_request *r)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < e->running_count; i++)
+        n += same_session(e->running[i]->request, r);
+    return n;
+}
+
+/* The order of admission; who comes first in the list wins among equals. */
 static struct seq *next_waiting(const struct engine *e)
 {
-    struct seq *best = e->waiting;
-    for (struct seq *s = best ? best->next : NULL; s; s = s->next)
-        if (s->request->priority > best->request->priority)
+    struct seq *best = NULL;
+    uint32_t best_running = 0;
+    for (struct seq *s = e->waiting; s; s = s->next) {
+        if (best && s->request->priority < best->request->priority)
+            continue;
+        uint32_t running = s->admitted_before ? 0 : 1 + session_running(e, s->request); /* pre-empted: before whoever waits anew */
+        if (!best || s->request->priority > best->request->priority || running < best_running) {
             best = s;
+            best_running = running;
+        }
+    }
     return best;
 }
 
 static void admit(struct engine *e)
 {
     while (e->waiting && e->running_count < e->cfg.running_max) {
-        struct seq *s = next_waiting(e);
         struct err err = {0};
         struct kv_prefix_hit hit;
+        if (!e->head) {
+            e->head = next_waiting(e);
+            e->head_waits = false;
+        }
+        struct seq *s = e->head;
+        if (e->head_waits && !may_have_room(e, s, e->head_reused))
+            return;
         if (cache_take(e, s, &hit, &err)) {
             seq_finish(e, s, ENGINE_ERROR, -1, &err);
             continue;
@@ -309,6 +346,8 @@ static void admit(struct engine *e)
         if (!has_room(e, s, hit.positions) && e->running_count) {
             kv_seq_free(e->kv, s->kv);
             s->kv = NULL;
+            e->head_waits = true;
+            e->head_reused = hit.positions;
             return; /* the head waits, and so do those behind it */
         }
         unqueue(e, s);
@@ -390,6 +429,8 @@ static bool place(struct engine *e, struct step *step, struct seq *s, uint32_t r
     if (s->request->scoring && (rows = score_rows(step, s, rows)) == 0)
         return false;
     rows = kv_prefix_rows(e->kv, s->kv, kv_seq_covered(s->kv) + s->in_flight, rows);
+    if (rows == 0)
+        return false;
     bool last = rows == rows_left(s);
     if (last && sched_tokens_room(s, 1) == 0) {
         if (rows == 1)
@@ -420,6 +461,8 @@ static bool place_round(struct engine *e, struct step *step, struct seq *s)
     if (s->in_flight)
         return false; /* one round open at a time */
     room = room + 1 < budget ? room : budget ? budget - 1 : 0;
+    uint32_t may = kv_rows_before(s->kv, kv_seq_covered(s->kv), rows + room);
+    room = may > rows ? may - rows : 0;
     room = room ? sched_tokens_room(s, room + 1) : 0;
     if (room < 2 || propose_drafts(e, step, s, room - 1, &round) == 0)
         return false;
@@ -444,24 +487,6 @@ static bool place_ahead(struct engine *e, struct step *step, struct seq *s)
     put_item(step, s, 1, NULL, true);
     step->items[step->item_count - 1].slot = &s->flying->id;
     return true;
-}
-
-/* Rows that prefill may have in this step: what the clock allows beside decoding sequences; alone, the whole step. */
-static uint32_t prefill_rows(const struct engine *e, const struct step *step)
-{
-    uint32_t room = e->cfg.rows_max - step->row_count;
-    const struct sched_clock *c = &e->clock;
-    double decode_ns = step->decode_count ? c->decode_ns : 0, budget_ns = STEP_NS_MOST - decode_ns;
-    if (e->running_count + e->waiting_count < 2)
-        return room;
-    if (c->row_ns <= 0 || (step->decode_count && decode_ns <= 0)) /* not measured yet: a small one, to learn */
-        return room < PREFILL_ROWS_FIRST ? room : PREFILL_ROWS_FIRST;
-    if (step->decode_count) {
-        double wanted = e->cfg.step_ms ? e->cfg.step_ms * 1e6 - decode_ns : decode_ns;
-        budget_ns = wanted < budget_ns ? wanted : budget_ns;
-    }
-    double rows = budget_ns / c->row_ns;
-    return rows < 1 ? 1 : rows > room ? room : (uint32_t)rows;
 }
 
 /* Placing may take other sequences out of `running` (pre-emption) or this one (failure), so walk by age. */
@@ -529,7 +554,8 @@ void sched_plan(struct engine *e, struct step *step)
             step->decode_count += place_round(e, step, s) || place(e, step, s, decode_rows(e, step, s));
     }
     step->decode_rows = step->row_count;
-    place_prefill(e, step, prefill_rows(e, step));
+    place_prefill(e, step, clock_rows(&e->clock, e->cfg.rows_max - step->row_count, step->decode_count != 0,
+                                      e->running_count + e->waiting_count > 1, e->cfg.step_ms));
     for (uint32_t i = 0; i < step->item_count; i++)
         step->items[i].seq->placed = 0, request_ref(step->items[i].seq->request);
     e->row_total += step->row_count;
@@ -543,11 +569,5 @@ void sched_learn(struct engine *e, const struct step *step, int64_t now_ns)
     c->last_ns = now_ns;
     if (prefill == 0)
         propose_learn(c, step->row_count, took);
-    if (step->decode_count && prefill == 0)
-        c->decode_ns = c->decode_ns > 0 ? 0.8 * c->decode_ns + 0.2 * took : took;
-    else if (prefill >= 8 || step->decode_count) {
-        double row = (took - (step->decode_count ? c->decode_ns : 0)) / prefill;
-        row = row > 0 ? row : took / step->row_count / 4;
-        c->row_ns = c->row_ns > 0 ? 0.7 * c->row_ns + 0.3 * row : row;
-    }
+    clock_learn(c, prefill, step->decode_count != 0, took);
 }
