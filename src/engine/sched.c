@@ -4,7 +4,8 @@
  * state when its prompt and one page fit beside what the running sequences still need, and nobody overtakes it meanwhile.  A step takes
  * decode rows first, then prefill chunks: every session's oldest an even part of what the clock allows, then the oldest what is left, until
  * rows_max.  When pages run out, known
- * prefixes go first (kv/prefix.h), then the youngest running sequence is pre-empted; the oldest never is, so somebody always gets on.
+ * prefixes go first (kv/prefix.h), then sequences whose consumer stopped reading are pre-empted, then the youngest; the oldest that goes on
+ * never is, so somebody always gets on.  Who stopped reading is not admitted again before there is room for a token.
  *
  * Invariants: 1. running is ascending by age; waiting too.
  *             2. A sequence in the step has room for its rows; one taken out of the step again has no row in it.
@@ -212,9 +213,26 @@ static void preempt_asked(struct engine *e, struct step *step)
     }
 }
 
-/* Something that is younger than `s` and can give its pages up at once. */
+/* Its consumer has stopped reading: it cannot go on, and its pages are of no use until it can. */
+static bool is_stalled(struct seq *s)
+{
+    return s->generated && !s->in_flight && !s->request->cancel_seen && sched_tokens_room(s, 1) == 0;
+}
+
+static struct seq *stalled_running(struct engine *e)
+{
+    for (uint32_t i = e->running_count; i-- > 0;)
+        if (is_stalled(e->running[i]))
+            return e->running[i];
+    return NULL;
+}
+
+/* Something that is younger than `s`, or stalled, and can give its pages up at once. */
 static struct seq *victim_of(struct engine *e, const struct seq *s)
 {
+    struct seq *stalled = stalled_running(e);
+    if (stalled && stalled != s)
+        return stalled;
     for (uint32_t i = e->running_count; i-- > 0;) {
         struct seq *v = e->running[i];
         if (v->age <= s->age)
@@ -310,13 +328,13 @@ static uint32_t session_running(const struct engine *e, const struct engine_requ
     return n;
 }
 
-/* The order of admission; who comes first in the list wins among equals. */
+/* The order of admission; who comes first in the list wins among equals.  NULL: nobody could go on. */
 static struct seq *next_waiting(const struct engine *e)
 {
     struct seq *best = NULL;
     uint32_t best_running = 0;
     for (struct seq *s = e->waiting; s; s = s->next) {
-        if (best && s->request->priority < best->request->priority)
+        if ((best && s->request->priority < best->request->priority) || is_stalled(s))
             continue;
         uint32_t running = s->admitted_before ? 0 : 1 + session_running(e, s->request); /* pre-empted: before whoever waits anew */
         if (!best || s->request->priority > best->request->priority || running < best_running) {
@@ -327,18 +345,25 @@ static struct seq *next_waiting(const struct engine *e)
     return best;
 }
 
-static void admit(struct engine *e)
+/* Who is to be admitted next, if somebody is and may find room. */
+static struct seq *choose_head(struct engine *e)
 {
-    while (e->waiting && e->running_count < e->cfg.running_max) {
+    if (e->head && is_stalled(e->head))
+        e->head = NULL;
+    if (!e->head) {
+        e->head = next_waiting(e);
+        e->head_waits = false;
+    }
+    bool look = e->head && (!e->head_waits || stalled_running(e) || may_have_room(e, e->head, e->head_reused));
+    return look ? e->head : NULL;
+}
+
+static void admit(struct engine *e, struct step *step)
+{
+    struct seq *s, *stalled;
+    while (e->waiting && e->running_count < e->cfg.running_max && (s = choose_head(e))) {
         struct err err = {0};
         struct kv_prefix_hit hit;
-        if (!e->head) {
-            e->head = next_waiting(e);
-            e->head_waits = false;
-        }
-        struct seq *s = e->head;
-        if (e->head_waits && !may_have_room(e, s, e->head_reused))
-            return;
         if (cache_take(e, s, &hit, &err)) {
             seq_finish(e, s, ENGINE_ERROR, -1, &err);
             continue;
@@ -346,6 +371,10 @@ static void admit(struct engine *e)
         if (!has_room(e, s, hit.positions) && e->running_count) {
             kv_seq_free(e->kv, s->kv);
             s->kv = NULL;
+            if ((stalled = stalled_running(e))) { /* it has what the head needs, and does not go on */
+                preempt(e, step, stalled);
+                continue;
+            }
             e->head_waits = true;
             e->head_reused = hit.positions;
             return; /* the head waits, and so do those behind it */
@@ -503,11 +532,12 @@ static bool wants_prefill(const struct seq *s)
     return !s->samples && !s->placed && may_run(s) && rows_left(s);
 }
 
-/* The first of its session that has prompt rows left. */
+/* The first of its session that has prompt rows left, or got some in this step. */
 static bool leads_session(const struct engine *e, const struct seq *s)
 {
-    for (uint32_t i = 0; s->request->has_session && e->running[i] != s; i++)
-        if (same_session(e->running[i]->request, s->request) && wants_prefill(e->running[i]))
+    for (uint32_t i = 0; e->running[i] != s; i++)
+        if (same_session(e->running[i]->request, s->request) &&
+            (wants_prefill(e->running[i]) || (e->running[i]->placed && e->running[i]->state == SEQ_PREFILL)))
             return false;
     return true;
 }
@@ -543,7 +573,7 @@ void sched_plan(struct engine *e, struct step *step)
     struct seq *s;
     step->item_count = step->row_count = step->out_count = step->logit_count = step->decode_count = 0;
     preempt_asked(e, step);
-    admit(e);
+    admit(e, step);
     for (uint64_t age = 0; (s = next_by_age(e, age)) && step->row_count < e->cfg.rows_max; age++) {
         age = s->age;
         if (!may_run(s))

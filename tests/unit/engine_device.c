@@ -1,0 +1,121 @@
+/* Faults of the device: a forward that cannot be enqueued, or fails while it runs, fails the sequences in it and no other; what it may have
+ * touched is never reused; the engine goes on. */
+#include "engine_rig.h"
+
+static struct rig rig;
+
+/* the device's table with two calls of ours */
+static struct backend faulty;
+static const struct backend *whole;
+static _Atomic int64_t waits_left, ops_left; /* calls that pass; negative: all */
+
+static bool due(_Atomic int64_t *left)
+{
+    if (*left < 0)
+        return false;
+    return (*left)-- == 0;
+}
+
+static int event_wait(struct device *d, uint64_t event, struct err *err)
+{
+    int rc = whole->event_wait(d, event, err);
+    return rc == 0 && due(&waits_left) ? err_set(err, ERR_DEVICE, "made up: the device failed") : rc;
+}
+
+static int linear(struct device *d, const struct op_linear *op)
+{
+    return due(&ops_left) ? ERR_DEVICE : whole->linear(d, op);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    waits_left = ops_left = -1;
+    rig_open(&rig, &(struct engine_config){.running_max = 2});
+    struct device_head *head = (struct device_head *)(void *)rig.device;
+    whole = head->backend;
+    faulty = *whole;
+    faulty.event_wait = event_wait;
+    faulty.linear = linear;
+    engine_close(rig.engine); /* nobody else looks at the table meanwhile */
+    head->backend = &faulty;
+    rig_engine(&rig, &(struct engine_config){.running_max = 2});
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    rig_close(&rig);
+    return 0;
+}
+
+static struct engine_request *start(uint32_t seed, bool reuse)
+{
+    uint32_t prompt[60];
+    struct engine_request_config c = {.max_tokens = 20, .sampling = rig_greedy(), .no_reuse = !reuse};
+    rig_prompt(seed, prompt, 60);
+    return rig_submit(&rig, &c, prompt, 60);
+}
+
+/* Two run and one waits when the fault comes. */
+static void only_the_sequences_in_a_failed_step_fail(void **state)
+{
+    static struct rig_result plain[3], r[3];
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++)
+        rig_finish(start(60 + i, false), 1, &plain[i]);
+    for (int how = 0; how < 2; how++) {
+        for (int64_t after = 0; after < 20; after += how ? 7 : 3) {
+            struct engine_request *q[3];
+            struct engine_stats stats;
+            for (uint32_t i = 0; i < 3; i++)
+                q[i] = start(60 + i, true);
+            *(how ? &ops_left : &waits_left) = after;
+            uint32_t failed = 0;
+            for (uint32_t i = 0; i < 3; i++) {
+                rig_finish(q[i], 1, &r[i]);
+                if (r[i].outcome.finish == ENGINE_ERROR) {
+                    assert_int_equal(r[i].outcome.err.code, ERR_DEVICE);
+                    failed++;
+                    assert_true(r[i].count <= plain[i].count);
+                    assert_memory_equal(r[i].ids, plain[i].ids, r[i].count * sizeof *r[i].ids);
+                } else {
+                    rig_assert_same(&plain[i], &r[i]);
+                }
+            }
+            waits_left = ops_left = -1;
+            print_message("%s, after %lld calls: %u failed\n", how ? "enqueuing" : "running", (long long)after, failed);
+            assert_in_range(failed, 0, rig_steps > 1 ? 3 : 2);
+            for (uint32_t i = 0; i < 3; i++) { /* what is known now serves the same bytes */
+                rig_finish(start(60 + i, true), 1, &r[i]);
+                rig_assert_same(&plain[i], &r[i]);
+            }
+            engine_stats(rig.engine, &stats);
+            assert_int_equal(stats.check_failures, 0);
+        }
+    }
+}
+
+/* The first step fails: nothing of that prompt is known afterwards. */
+static void a_failed_step_leaves_nothing_to_reuse(void **state)
+{
+    static struct rig_result r;
+    (void)state;
+    waits_left = 0;
+    rig_finish(start(70, true), 1, &r);
+    assert_int_equal(r.outcome.finish, ENGINE_ERROR);
+    assert_int_equal(r.count, 0);
+    rig_finish(start(70, true), 1, &r);
+    assert_int_equal(r.outcome.finish, ENGINE_LENGTH);
+    assert_int_equal(r.outcome.cached_count, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(only_the_sequences_in_a_failed_step_fail, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_failed_step_leaves_nothing_to_reuse, setup, teardown),
+    };
+    return rig_run_group(tests);
+}
