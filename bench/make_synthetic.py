@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """A GGUF file with the shape of Llama 3.1 8B and random weights, for speed: no real model of that size is needed.
+(With experts, in the shape of Gemma 4 26B-A4B: make_synthetic_moe.py.)
 
     make_synthetic.py OUT.gguf --type Q4_K|Q8_0|BF16 [--layers 32] [--seed 1]
 
@@ -33,7 +34,7 @@ FILE_TYPE = {
     "Q8_0": LlamaFileType.MOSTLY_Q8_0,
     "BF16": LlamaFileType.MOSTLY_BF16,
 }
-BLOCK_BYTES = {T.Q4_K: (256, 144), T.Q6_K: (256, 210), T.Q8_0: (32, 34), T.BF16: (1, 2)}  # weights, bytes of a block
+BLOCK_BYTES = {T.Q4_K: (256, 144), T.Q5_0: (32, 22), T.Q6_K: (256, 210), T.Q8_0: (32, 34), T.BF16: (1, 2)}  # weights, bytes of a block
 
 
 # --- weights: each draws n blocks, uint8 [n, bytes of a block], of weights with the given standard deviation ---------
@@ -68,6 +69,14 @@ def draw_q6_k(rng, n, std):
     return block
 
 
+def draw_q5_0(rng, n, std):
+    """w = d * (q - 16) with q in 0..31: mean -0.5 d, so half of the blocks are negative."""
+    block = rng.integers(0, 256, (n, 22), np.uint8)
+    block[:, 0:2] = f16_scales(rng, n, std / math.sqrt((32**2 - 1) / 12))
+    block[::2, 1] ^= 0x80
+    return block
+
+
 def draw_q8_0(rng, n, std):
     """w = d * q with q in -127..127"""
     block = np.empty((n, 34), np.uint8)
@@ -84,7 +93,7 @@ def draw_bf16(rng, n, std):
     return ((bits & 0x807F) | exponent << 7).astype("<u2").view(np.uint8).reshape(n, 2)
 
 
-DRAW = {T.Q4_K: draw_q4_k, T.Q6_K: draw_q6_k, T.Q8_0: draw_q8_0, T.BF16: draw_bf16}
+DRAW = {T.Q4_K: draw_q4_k, T.Q5_0: draw_q5_0, T.Q6_K: draw_q6_k, T.Q8_0: draw_q8_0, T.BF16: draw_bf16}
 
 
 def draw_matrix(rng, rows, cols, kind):
@@ -142,19 +151,18 @@ def tensors(kind, layers):
     yield "rope_freqs.weight", (HEAD // 2,), T.F32
 
 
-def vocabulary():
+def vocabulary(plain=N_PLAIN, total=N_VOCAB, special={BOS: "<|begin_of_text|>", EOS: "<|end_of_text|>", EOT: "<|eot_id|>"}):
     """tokens, types, merges"""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]  # GPT-2's letters for the 256 bytes
     others = [b for b in range(N_BYTES) if b not in printable]
     letters = [chr(b) for b in printable] + [chr(256 + i) for i in range(len(others))]
     tokens, merges = list(letters), []
-    for i in range(N_PLAIN - N_BYTES):
+    for i in range(plain - N_BYTES):
         left, right = tokens[i // N_BYTES], letters[i % N_BYTES]
         tokens.append(left + right)
         merges.append(f"{left} {right}")
-    special = {BOS: "<|begin_of_text|>", EOS: "<|end_of_text|>", EOT: "<|eot_id|>"}
-    tokens += [special.get(i, f"<|reserved_special_token_{i - N_PLAIN}|>") for i in range(N_PLAIN, N_VOCAB)]
-    types = [int(TokenType.NORMAL)] * N_PLAIN + [int(TokenType.CONTROL)] * (N_VOCAB - N_PLAIN)
+    tokens += [special.get(i, f"<|reserved_special_token_{i - plain}|>") for i in range(plain, total)]
+    types = [int(TokenType.NORMAL)] * plain + [int(TokenType.CONTROL)] * (total - plain)
     return tokens, types, merges
 
 
@@ -183,7 +191,12 @@ def write(path, kind, layers, seed):
     w.add_bos_token_id(BOS)
     w.add_eos_token_id(EOT)
 
-    for name, shape, t in tensors(kind, layers):
+    put_tensors(w, list(tensors(kind, layers)), seed, {"rope_freqs.weight": rope_factors()})
+
+
+def put_tensors(w, listed, seed, given):
+    """Everything of the file but its metadata; vectors in `given` are as they are there, all else is drawn."""
+    for name, shape, t in listed:
         if t is T.F32:
             w.add_tensor_info(name, shape, np.dtype(np.float32), 4 * math.prod(shape))
         else:
@@ -193,14 +206,14 @@ def write(path, kind, layers, seed):
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_ti_data_to_file()
-    for name, shape, t in tensors(kind, layers):
+    for name, shape, t in listed:
         rng = np.random.Generator(np.random.SFC64([seed, zlib.crc32(name.encode())]))
-        if name == "rope_freqs.weight":
-            data = rope_factors()
+        if name in given:
+            data = given[name]
         elif t is T.F32:
-            data = norm(rng, *shape)
+            data = norm(rng, math.prod(shape)).reshape(shape) / (math.sqrt(shape[-1]) if len(shape) > 1 else 1)
         else:
-            data = draw_matrix(rng, *shape, t)
+            data = draw_matrix(rng, math.prod(shape[:-1]), shape[-1], t)
         w.write_tensor_data(data)
     w.close()
 
