@@ -2,7 +2,7 @@
  *
  * usage: kl_run LIMIT DIR [NAME=LIMIT...]        a NAME's own limit, for models that 8-bit activations cost more whoever computes
  *
- * For every DIR/NAME.gguf with DIR/NAME/golden.json: the golden's prompt and greedy ids in one span, every position compared.  A model
+ * For every DIR/NAME.gguf with DIR/NAME/golden.json, or DIR/NAME.packed whose twin of plain elements DIR/NAME is: the golden's prompt and greedy ids in one span, every position compared.  A model
  * fails when its mean is above LIMIT.  Of a model with experts the second run takes the first one's, because one other choice where two
  * are nearly as good costs more than all roundings; how many rows would choose otherwise, and by how much, is printed. */
 #include "base/file.h"
@@ -139,7 +139,7 @@ static void print_choices(const struct model_routes *routes, const struct model_
 
 static bool run_file(const char *dir, const char *name, double limit, uint32_t *positions)
 {
-    char golden[4096], gguf[4096];
+    char golden[4096], gguf[4096], packed[4096], twin[4096];
     struct err err = {0};
     uint32_t ids[IDS_MAX], n = 0;
     struct model_routes routes = {0};
@@ -149,15 +149,18 @@ static bool run_file(const char *dir, const char *name, double limit, uint32_t *
     float *f = NULL, *x = NULL;
     snprintf(golden, sizeof golden, "%s/%s/golden.json", dir, name);
     snprintf(gguf, sizeof gguf, "%s/%s.gguf", dir, name);
+    snprintf(packed, sizeof packed, "%s/%s.packed", dir, name);
+    snprintf(twin, sizeof twin, "%s/%s", dir, name);
+    bool twins = file_is_dir(packed);
     int rc = read_ids(golden, ids, &n, &plain.context, &err);
     own = plain;
     own.backend = "cpu";
     own.kv = "f16";
     if (rc == 0)
-        rc = logits_of(gguf, &plain, ids, n, &f, &info, &err);
+        rc = logits_of(twins ? twin : gguf, &plain, ids, n, &f, &info, &err);
     routes.replay = true;
     if (rc == 0)
-        rc = logits_of(gguf, &own, ids, n, &x, &info, &err);
+        rc = logits_of(twins ? packed : gguf, &own, ids, n, &x, &info, &err);
     double mean = rc == 0 && n > 0 ? mean_divergence(f, x, n, info.vocab) : 0;
     bool good = rc == 0 && n > 0 && mean <= limit;
     printf("%-4s %-14s %s %.2e%s\n", good ? "ok" : "FAIL", name, rc ? err.text : "mean KL", mean,
@@ -191,10 +194,10 @@ int main(int argc, char **argv)
         return 2;
     }
     for (struct dirent *e = readdir(d); e != NULL; e = readdir(d)) {
-        size_t n = strlen(e->d_name);
-        if (n <= 5 || strcmp(e->d_name + n - 5, ".gguf") != 0)
+        char *end = strrchr(e->d_name, '.');
+        if (end == NULL || end == e->d_name || (strcmp(end, ".gguf") != 0 && strcmp(end, ".packed") != 0))
             continue;
-        e->d_name[n - 5] = 0;
+        *end = 0;
         good += run_file(argv[2], e->d_name, limit_of(e->d_name, argc, argv), &positions);
         all++;
     }
