@@ -231,6 +231,7 @@ const struct backend backend_cpu = {
     .gather = cpu_op_gather,
     .short_conv = cpu_op_short_conv,
     .delta_net = cpu_op_delta_net,
+    .mamba = cpu_op_mamba,
     .route = cpu_op_route,
     .expert_linear = cpu_op_expert_linear,
     .expert_sum = cpu_op_expert_sum,

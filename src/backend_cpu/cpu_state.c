@@ -1,8 +1,8 @@
-/* backend_cpu/cpu_state.c - recurrent layers: short convolution, and the gated delta net in its anchored form.
+/* backend_cpu/cpu_state.c - recurrent layers: short convolution, and gated delta nets and Mamba 2 in their anchored form.
  *
  * A row's values come from its block alone (tensor/state.h): the state at the anchor and the rows since, in one fixed order
  * (docs/arithmetic.md), whether those rows were written by earlier steps or stand in this one.  So cuts do not show in a bit.
- * delta_net runs in two passes with a barrier between.  Pass 1, by slices of qkv's columns (one q, k or v head each): convolution,
+ * delta_net and mamba, one code, run in two passes with a barrier between.  Pass 1, by slices of qkv's columns (one q, k or v head each): convolution,
  * silu, unit length, gates; inputs, keys and gates go to the blocks that are kept.  Pass 2, by value heads and pieces of their
  * columns: the rows of each span in order, block by block, and the fold into the next block's state.
  * Invariants: 1. A unit of work takes all spans in order, so spans of one sequence may follow each other in a step.
@@ -136,10 +136,44 @@ static void run_short_conv(struct device *d, uint32_t me, uint32_t count, const 
     }
 }
 
-/* ---- delta net, pass 1 ---- */
+/* ---- delta net and Mamba 2 ---- */
+
+/* Either op, in delta_net's words: C is q, B is k, x is v, dt is a, times is b. */
+struct net {
+    struct tensor qkv, a, b, y;
+    const float *conv, *conv_bias, *rate, *dt_bias;
+    const float *skip;        /* Mamba 2: no state is taken out of v; the row's own v times skip comes on top */
+    float eps, dt_least;
+    bool tiled;
+    uint32_t q_at, k_at, v_at; /* first columns of qkv */
+    const struct state_layer *layer;
+    const struct kv_span *spans;
+    uint32_t span_count;
+    const uint32_t *tables;
+};
+
+static struct net net_of_delta(const struct op_delta_net *op)
+{
+    uint32_t keys = op->layer->shape.heads * op->layer->shape.d_k;
+    return (struct net){.qkv = op->qkv, .a = op->a, .b = op->b, .y = op->y, .conv = op->conv, .rate = op->rate, .dt_bias = op->dt_bias,
+                        .eps = op->eps, .tiled = op->tiled, .k_at = keys, .v_at = 2 * keys, .layer = op->layer, .spans = op->spans,
+                        .span_count = op->span_count, .tables = op->tables};
+}
+
+static struct net net_of_mamba(const struct op_mamba *op)
+{
+    const struct state_shape *s = &op->layer->shape;
+    uint32_t values = s->heads * s->values * s->d_v;
+    return (struct net){.qkv = op->xbc, .a = op->dt, .b = op->times, .y = op->y, .conv = op->conv, .conv_bias = op->conv_bias,
+                        .rate = op->rate, .dt_bias = op->dt_bias, .skip = op->skip, .dt_least = op->dt_least, .k_at = values,
+                        .q_at = values + s->heads * s->d_k, .layer = op->layer, .spans = op->spans, .span_count = op->span_count,
+                        .tables = op->tables};
+}
+
+/* ---- pass 1 ---- */
 
 /* Which key head a value head reads, and which of its value heads it is. */
-static void value_place(const struct op_delta_net *op, uint32_t value, uint32_t *head, uint32_t *index)
+static void value_place(const struct net *op, uint32_t value, uint32_t *head, uint32_t *index)
 {
     const struct state_shape *s = &op->layer->shape;
     *head = op->tiled ? value % s->heads : value / s->values;
@@ -154,16 +188,20 @@ static float softplus(float x)
     return x > 0 ? x + log1 : log1;
 }
 
-/* a -> log gate, b -> beta; gates into the blocks that are kept. */
-static void gates_make(const struct op_delta_net *op, const struct stripe *s, uint32_t value, uint32_t index)
+/* a -> log gate, b -> beta or time; gates into the blocks that are kept. */
+static void gates_make(const struct net *op, const struct stripe *s, uint32_t value, uint32_t index)
 {
     const struct state_shape *shape = s->b.shape;
     for (uint32_t r = 0; r < s->span->row_count; r++) {
         uint32_t pos = s->span->pos_first + r;
         float *a = row_of(&op->a, s->span->row_first + r) + value, *b = row_of(&op->b, s->span->row_first + r) + value;
         float *part = part_of(&s->b, pos / shape->anchor);
-        *a = op->rate[value] * softplus(*a + op->dt_bias[value]);
-        *b = 1.0f / (1.0f + math_expf(-*b));
+        float time = softplus(*a + op->dt_bias[value]);
+        if (op->skip)
+            *b = time = time > op->dt_least ? time : op->dt_least;
+        else
+            *b = 1.0f / (1.0f + math_expf(-*b));
+        *a = op->rate[value] * time;
         if (part)
             part[s->b.at->gates + (size_t)index * shape->anchor + pos % shape->anchor] = *a;
     }
@@ -183,16 +221,16 @@ static void keys_keep(const struct stripe *s)
 }
 
 /* One head of q (slice < heads), of k (< 2 heads) or of v, over all spans. */
-static void slice_run(const struct op_delta_net *op, const struct cpu_kernels *k, const struct state_layout *at, uint32_t slice)
+static void slice_run(const struct net *op, const struct cpu_kernels *k, const struct state_layout *at, uint32_t slice)
 {
     const struct state_shape *shape = &op->layer->shape;
     uint32_t heads = shape->heads, head = slice % heads, index = 0, value = slice - 2 * heads, n = shape->d_k;
     bool is_value = slice >= 2 * heads, is_key = !is_value && slice >= heads;
-    uint32_t column = slice * shape->d_k, channel = is_key ? shape->d_k : 0, all = heads * shape->channels;
+    uint32_t column = (is_key ? op->k_at : op->q_at) + head * shape->d_k, channel = is_key ? shape->d_k : 0, all = heads * shape->channels;
     if (is_value) {
         value_place(op, value, &head, &index);
         n = shape->d_v;
-        column = 2 * heads * shape->d_k + value * shape->d_v;
+        column = op->v_at + value * shape->d_v;
         channel = 2 * shape->d_k + index * shape->d_v;
     }
     float query_scale = 1.0f / __builtin_sqrtf((float)shape->d_k);
@@ -201,8 +239,8 @@ static void slice_run(const struct op_delta_net *op, const struct cpu_kernels *k
         struct stripe s = {blocks_of(op->layer, at, head, op->tables + sp->table_first), sp, &op->qkv, column, channel, n};
         stripe_keep(&s);
         for (uint32_t r = sp->row_count; r-- > 0;) { /* from the end: the inputs of a row are those before it */
-            stripe_conv(&s, k, r, op->conv + column, all, NULL, stripe_row(&s, r), true);
-            if (!is_value)
+            stripe_conv(&s, k, r, op->conv + column, all, op->conv_bias ? op->conv_bias + column : NULL, stripe_row(&s, r), true);
+            if (!is_value && !op->skip)
                 k->unit(stripe_row(&s, r), n, op->eps, is_key ? 1.0f : query_scale);
         }
         if (is_key)
@@ -249,7 +287,7 @@ struct cpu_need cpu_state_need(const struct device_reserve *r, uint32_t count)
 
 /* some columns of one value head of one span */
 struct piece {
-    const struct op_delta_net *op;
+    const struct net *op;
     const struct cpu_kernels *k;
     struct work w;
     struct blocks b;
@@ -287,20 +325,24 @@ static void segment_open(const struct piece *p, struct segment *g, bool first)
     for (uint32_t t = g->t0; t < g->t1; t++) {
         uint32_t row = g->row + t - g->t0;
         p->w.gates[t] = row_of(&p->op->a, row)[p->value];
-        const float *key = row_of(&p->op->qkv, row) + (size_t)(s->heads + p->head) * s->d_k;
+        const float *key = row_of(&p->op->qkv, row) + p->op->k_at + (size_t)p->head * s->d_k;
         for (uint32_t e = 0; !part && e < s->d_k; e++)
             p->w.keys[(size_t)e * s->anchor + t] = key[e];
     }
 }
 
-/* q and k of all rows times what is in b; one row alone: both at once, so that b is read once. */
+/* q and, but for Mamba 2, k of all rows times what is in b; one row alone: both at once, so that b is read once. */
 static void query_products(const struct piece *p, const struct segment *g, struct cpu_product *job, float *for_q, float *for_k)
 {
     const struct state_shape *s = p->b.shape;
     const struct tensor *x = &p->op->qkv;
-    const float *q = row_of(x, g->row) + (size_t)p->head * s->d_k;
+    const float *q = row_of(x, g->row) + p->op->q_at + (size_t)p->head * s->d_k;
     size_t apart = (size_t)s->heads * s->d_k;
     job->a = q, job->out = for_q, job->m = g->t1 - g->t0, job->a_step = x->stride;
+    if (p->op->skip) {
+        p->k->product(job);
+        return;
+    }
     if (job->m == 1) {
         job->m = 2, job->a_step = apart, job->out_step = (size_t)(for_k - for_q);
         p->k->product(job);
@@ -346,19 +388,23 @@ static void row_run(const struct piece *p, const struct segment *g, uint32_t t)
     const struct state_shape *s = p->b.shape;
     uint32_t i = t - g->t0, row = g->row + i;
     float gate = decay_make(p, t), *kk = p->w.kk + (size_t)i * s->anchor, *qk = p->w.qk + (size_t)i * s->anchor;
-    const float *v = row_of(&p->op->qkv, row) + 2 * (size_t)s->heads * s->d_k + (size_t)p->value * s->d_v + p->from;
+    const float *v = row_of(&p->op->qkv, row) + p->op->v_at + (size_t)p->value * s->d_v + p->from;
     float *u = g->deltas + t * g->deltas_step, *y = row_of(&p->op->y, row) + (size_t)p->value * s->d_v + p->from;
-    p->k->mul(p->w.decay, kk, t);
-    p->k->mul(p->w.decay, qk, t);
     struct cpu_product job = {.a = kk, .b = g->deltas, .b_step = g->deltas_step, .m = 1, .k = t, .n = p->n, .out = p->w.past};
-    p->k->product(&job);
+    p->k->mul(p->w.decay, qk, t);
     memcpy(u, v, p->n * sizeof *u);
-    fused(p, -gate, p->w.seen + (size_t)i * p->n, u);
-    p->k->add(p->w.past, u, p->n, -1.0f, 1.0f);
+    if (!p->op->skip) {
+        p->k->mul(p->w.decay, kk, t);
+        p->k->product(&job);
+        fused(p, -gate, p->w.seen + (size_t)i * p->n, u);
+        p->k->add(p->w.past, u, p->n, -1.0f, 1.0f);
+    }
     p->k->scale(u, u, p->n, row_of(&p->op->b, row)[p->value]);
     job.a = qk, job.k = t + 1, job.out = y;
     p->k->product(&job);
     fused(p, gate, p->w.asked + (size_t)i * p->n, y);
+    if (p->op->skip)
+        fused(p, p->op->skip[p->value], v, y);
 }
 
 /* After the block's last row, whose decay is still there: the next block's state, in place or in scratch. */
@@ -405,9 +451,8 @@ static uint32_t pieces_of(const struct state_shape *s, uint32_t count)
     return pieces < most ? pieces : most;
 }
 
-static void run_delta_net(struct device *d, uint32_t me, uint32_t count, const void *op_void)
+static void net_run(struct device *d, uint32_t me, uint32_t count, const struct net *op)
 {
-    const struct op_delta_net *op = op_void;
     const struct state_shape *s = &op->layer->shape;
     struct piece p = {.op = op, .k = cpu_kernels_of(d)};
     struct state_layout at;
@@ -436,6 +481,18 @@ static void run_delta_net(struct device *d, uint32_t me, uint32_t count, const v
     }
 }
 
+static void run_delta_net(struct device *d, uint32_t me, uint32_t count, const void *op)
+{
+    struct net net = net_of_delta(op);
+    net_run(d, me, count, &net);
+}
+
+static void run_mamba(struct device *d, uint32_t me, uint32_t count, const void *op)
+{
+    struct net net = net_of_mamba(op);
+    net_run(d, me, count, &net);
+}
+
 int cpu_op_short_conv(struct device *d, const struct op_short_conv *op)
 {
     return cpu_enqueue(d, run_short_conv, op, sizeof *op);
@@ -444,4 +501,9 @@ int cpu_op_short_conv(struct device *d, const struct op_short_conv *op)
 int cpu_op_delta_net(struct device *d, const struct op_delta_net *op)
 {
     return cpu_enqueue(d, run_delta_net, op, sizeof *op);
+}
+
+int cpu_op_mamba(struct device *d, const struct op_mamba *op)
+{
+    return cpu_enqueue(d, run_mamba, op, sizeof *op);
 }

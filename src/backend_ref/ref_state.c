@@ -1,4 +1,4 @@
-/* backend_ref/ref_state.c - recurrent layers, one position after the other in f64: what short_conv and delta_net mean.
+/* backend_ref/ref_state.c - recurrent layers, one position after the other in f64: what short_conv, delta_net and mamba mean.
  *
  * The state before a span is rebuilt from its block: the state at the anchor, then the rows since, each applied as the recurrence
  * says.  Blocks are read and written as tensor/state.h lays them out. */
@@ -110,11 +110,22 @@ int ref_run_short_conv(struct device *d, const void *p)
     return 0;
 }
 
-/* ---- delta net ---- */
+/* ---- delta net and Mamba 2 ---- */
+
+/* Either op, in delta_net's words: C is q, B is k, x is v, dt is a, times is b. */
+struct net {
+    struct tensor qkv, a, b, y;
+    const float *conv, *conv_bias, *rate, *dt_bias, *skip; /* skip: Mamba 2 */
+    float eps, dt_least;
+    bool tiled;
+    uint32_t q_at, k_at, v_at; /* first columns of qkv */
+    const struct state_layer *layer;
+    const uint32_t *tables;
+};
 
 /* one value head of one span */
 struct value_head {
-    const struct op_delta_net *op;
+    const struct net *op;
     const struct kv_span *sp;
     struct blocks b;
     uint32_t value, index; /* of all value heads; of its key head's */
@@ -180,16 +191,18 @@ static void value_row(const struct value_head *h, uint32_t r)
     const struct state_shape *s = &h->op->layer->shape;
     uint32_t row = h->sp->row_first + r;
     const double *z = h->z + (size_t)r * s->channels, *v = z + 2 * s->d_k + (size_t)h->index * s->d_v;
-    double q_by = norm_of(z, s->d_k, h->op->eps) / sqrt(s->d_k), k_by = norm_of(z + s->d_k, s->d_k, h->op->eps);
-    double x = (double)ref_row(&h->op->a, row)[h->value] + (double)h->op->dt_bias[h->value];
-    double l = (double)(float)((double)h->op->rate[h->value] * (x > 30 ? x : log1p(exp(x)))); /* as it is kept */
-    double beta = 1 / (1 + exp(-(double)ref_row(&h->op->b, row)[h->value]));
+    bool plain = h->op->skip != NULL;
+    double q_by = plain ? 1 : norm_of(z, s->d_k, h->op->eps) / sqrt(s->d_k), k_by = plain ? 1 : norm_of(z + s->d_k, s->d_k, h->op->eps);
+    double x = (double)ref_row(&h->op->a, row)[h->value] + (double)h->op->dt_bias[h->value], time = x > 30 ? x : log1p(exp(x));
+    time = time > (double)h->op->dt_least ? time : (double)h->op->dt_least;
+    double l = (double)(float)((double)h->op->rate[h->value] * time); /* as it is kept */
+    double beta = plain ? time : 1 / (1 + exp(-(double)ref_row(&h->op->b, row)[h->value]));
     float k[STATE_DIM_MAX], u[STATE_DIM_MAX], *y = ref_row(&h->op->y, row) + (size_t)h->value * s->d_v;
     for (uint32_t e = 0; e < s->d_k; e++)
         k[e] = (float)(z[s->d_k + e] * k_by);
     for (uint32_t c = 0; c < s->d_v; c++) {
         double seen = 0;
-        for (uint32_t e = 0; e < s->d_k; e++)
+        for (uint32_t e = 0; !plain && e < s->d_k; e++)
             seen += exp(l) * h->state[(size_t)e * s->d_v + c] * (double)k[e];
         u[c] = (float)(beta * (v[c] - seen));
     }
@@ -198,23 +211,23 @@ static void value_row(const struct value_head *h, uint32_t r)
         double sum = 0;
         for (uint32_t e = 0; e < s->d_k; e++)
             sum += h->state[(size_t)e * s->d_v + c] * z[e] * q_by;
-        y[c] = (float)sum;
+        y[c] = (float)(plain ? sum + (double)h->op->skip[h->value] * v[c] : sum);
     }
     row_keep(h, h->sp->pos_first + r, k, u, l);
 }
 
 /* Column of qkv of a key head's channel. */
-static uint32_t column(const struct op_delta_net *op, uint32_t head, uint32_t channel, uint32_t *value)
+static uint32_t column(const struct net *op, uint32_t head, uint32_t channel, uint32_t *value)
 {
     const struct state_shape *s = &op->layer->shape;
     if (channel < 2 * s->d_k)
-        return (channel / s->d_k * s->heads + head) * s->d_k + channel % s->d_k;
+        return (channel < s->d_k ? op->q_at : op->k_at) + head * s->d_k + channel % s->d_k;
     uint32_t index = (channel - 2 * s->d_k) / s->d_v;
     *value = op->tiled ? index * s->heads + head : head * s->values + index;
-    return 2 * s->heads * s->d_k + *value * s->d_v + (channel - 2 * s->d_k) % s->d_v;
+    return op->v_at + *value * s->d_v + (channel - 2 * s->d_k) % s->d_v;
 }
 
-static void key_head(const struct op_delta_net *op, const struct kv_span *sp, uint32_t head, double *z, double *state)
+static void key_head(const struct net *op, const struct kv_span *sp, uint32_t head, double *z, double *state)
 {
     const struct state_shape *s = &op->layer->shape;
     struct blocks b = blocks_of(op->layer, op->tables + sp->table_first, head);
@@ -223,6 +236,7 @@ static void key_head(const struct op_delta_net *op, const struct kv_span *sp, ui
         uint32_t at = column(op, head, c, &value);
         for (uint32_t r = 0; r < sp->row_count; r++) {
             double sum = convolve(&b, sp, r, (float *)op->qkv.data + at, op->qkv.stride, op->conv + at, all, c);
+            sum += op->conv_bias ? (double)op->conv_bias[at] : 0;
             z[(size_t)r * s->channels + c] = sum / (1 + exp(-sum));
         }
     }
@@ -237,14 +251,12 @@ static void key_head(const struct op_delta_net *op, const struct kv_span *sp, ui
         inputs_keep(&b, sp, (float *)op->qkv.data + column(op, head, c, &value), op->qkv.stride, c);
 }
 
-int ref_run_delta_net(struct device *d, const void *p)
+static int net_run(const struct net *op, const struct kv_span *spans, uint32_t span_count)
 {
-    (void)d;
-    const struct op_delta_net *op = p;
     const struct state_shape *s = &op->layer->shape;
     int rc = 0;
-    for (uint32_t i = 0; i < op->span_count && rc == 0; i++) {
-        const struct kv_span *sp = op->spans + i;
+    for (uint32_t i = 0; i < span_count && rc == 0; i++) {
+        const struct kv_span *sp = spans + i;
         double *z = mem_try_array((size_t)sp->row_count * s->channels, sizeof *z);
         double *state = mem_try_array((size_t)s->d_k * s->d_v, sizeof *state);
         rc = !z || !state ? ERR_NOMEM : startable(op->layer, sp, op->tables + sp->table_first) ? 0 : ERR_INTERNAL;
@@ -254,4 +266,26 @@ int ref_run_delta_net(struct device *d, const void *p)
         mem_free(state);
     }
     return rc;
+}
+
+int ref_run_delta_net(struct device *d, const void *p)
+{
+    (void)d;
+    const struct op_delta_net *op = p;
+    uint32_t keys = op->layer->shape.heads * op->layer->shape.d_k;
+    struct net net = {.qkv = op->qkv, .a = op->a, .b = op->b, .y = op->y, .conv = op->conv, .rate = op->rate, .dt_bias = op->dt_bias,
+                      .eps = op->eps, .tiled = op->tiled, .k_at = keys, .v_at = 2 * keys, .layer = op->layer, .tables = op->tables};
+    return net_run(&net, op->spans, op->span_count);
+}
+
+int ref_run_mamba(struct device *d, const void *p)
+{
+    (void)d;
+    const struct op_mamba *op = p;
+    const struct state_shape *s = &op->layer->shape;
+    uint32_t values = s->heads * s->values * s->d_v;
+    struct net net = {.qkv = op->xbc, .a = op->dt, .b = op->times, .y = op->y, .conv = op->conv, .conv_bias = op->conv_bias,
+                      .rate = op->rate, .dt_bias = op->dt_bias, .skip = op->skip, .dt_least = op->dt_least, .k_at = values,
+                      .q_at = values + s->heads * s->d_k, .layer = op->layer, .tables = op->tables};
+    return net_run(&net, op->spans, op->span_count);
 }

@@ -398,6 +398,18 @@ static int op_short_conv_list(struct device *d, const struct op_short_conv *op)
     return end_line(d);
 }
 
+static int op_mamba_list(struct device *d, const struct op_mamba *op)
+{
+    buf_z(&d->text, "mamba");
+    put_tensor(d, "xbc", &op->xbc);
+    put_tensor(d, "y", &op->y);
+    put_state(d, op->layer);
+    buf_printf(&d->text, " spans=%u", op->span_count);
+    put_value(d, "dt_least", op->dt_least, 0);
+    buf_z(&d->text, op->conv_bias ? " bias" : "");
+    return end_line(d);
+}
+
 static int op_delta_net_list(struct device *d, const struct op_delta_net *op)
 {
     buf_z(&d->text, "delta_net");

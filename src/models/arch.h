@@ -24,7 +24,7 @@
 #define ARCH_LIST(X) X(llama) X(mistral) X(qwen2) X(qwen3) X(phi3) X(granite) X(gemma2) X(gemma3) X(lfm2) X(qwen3_5) X(glm4) X(seed_oss) \
     X(olmo2) X(smollm3) X(gemma4) X(qwen3_moe) X(olmo3) X(cohere2) X(apertus) \
     X(qwen3_5_moe) X(qwen3_next) X(glm4_moe) X(gpt_oss) \
-    X(gemma3n)
+    X(gemma3n) X(nemotron_h)
 
 /* ---- architectures ---- */
 

@@ -29,6 +29,7 @@ static bool bind_in_layer(const struct model *m, const struct bind *b, uint32_t 
     bool own = hp->kv_from[layer] == 0;
     unsigned has = hp->recurrent[layer] ? LAYERS_RECURRENT : LAYERS_ATTENTION | (own ? LAYERS_OWN_KV : LAYERS_OTHERS_KV);
     has |= own && !hp->recurrent[layer] && !hp->v_is_k[layer] ? LAYERS_OWN_V : 0;
+    has = hp->mlp_only[layer] ? LAYERS_MLP : has;
     has |= hp->moe.experts != 0 && !hp->dense[layer] ? LAYERS_EXPERTS : LAYERS_DENSE;
     return (has & b->layers) == b->layers;
 }

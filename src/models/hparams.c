@@ -110,6 +110,9 @@ uint32_t hparams_dim(const struct hparams *hp, uint32_t layer, enum model_dim d)
                              [DIM_STATE_GROUPS] = hp->state.heads * (hp->state.channels + hp->state.values * hp->state.d_v),
                              [DIM_VALUES] = hp->state.values, [DIM_2_VALUES] = 2 * hp->state.values,
                              [DIM_2_STATE_VALUES] = 2 * value_heads(hp), [DIM_2] = 2, [DIM_HEADS] = hp->heads,
+                             [DIM_STATE_OUT_COLS] = model_state_out(hp) + model_state_cols(hp),
+                             [DIM_STATE_ALL] = model_state_out(hp) + model_state_cols(hp) + value_heads(hp),
+                             [DIM_KEY_HEADS] = hp->state.heads, [DIM_KEY_HEAD_OUT] = hp->state.values * hp->state.d_v,
                              [DIM_2_HIDDEN] = 2 * hp->hidden, [DIM_3_HIDDEN] = 3 * hp->hidden, [DIM_STREAMS] = hp->streams,
                              [DIM_STREAMS_2] = hp->streams * hp->streams, [DIM_LAUREL] = hp->laurel,
                              [DIM_EXPERTS] = hp->moe.experts, [DIM_EXPERT_FFN] = hp->moe.ffn, [DIM_2_EXPERT_FFN] = 2 * hp->moe.ffn,
@@ -174,6 +177,9 @@ int hparams_check(const struct hparams *hp, struct err *err)
         {"layers", hp->layers, MODEL_LAYERS_MAX}, {"hidden size", hp->hidden, 1u << 20}, {"heads", hp->heads, 4096},
         {"vocabulary", hp->vocab, 1u << 24}, {"training context", hp->context_train, 1u << 30}};
     int rc = ranges_check(ranges, sizeof ranges / sizeof ranges[0], err);
+    if (rc == 0 && hp->mlp_only[0]) {
+        rc = err_set(err, ERR_UNSUPPORTED, "the first layer is an MLP alone: expected one that reads the text before");
+    }
     for (uint32_t i = 0; rc == 0 && i < hp->layers; i++) {
         rc = layer_check(hp, i, err);
     }

@@ -56,6 +56,7 @@ enum hparam_flag {
     HP_PARALLEL = 1 << 17,     /* attention and MLP read one norm of the stream */
     HP_CONV_BIAS = 1 << 18,    /* recurrent layers: of the convolution */
     HP_STATE_BIAS = 1 << 19,   /* recurrent layers: of the products before and after it */
+    HP_MAMBA = 1 << 21,        /* recurrent layers are Mamba 2 */
     HP_STREAM_SCALE = 1 << 20, /* the active stream is scaled before it meets the layer's inputs */
 };
 
@@ -98,6 +99,8 @@ struct hparams {
     uint16_t kv_from[MODEL_LAYERS_MAX];         /* 1 + the earlier layer whose K and V this one reads; 0: its own */
     uint8_t v_is_k[MODEL_LAYERS_MAX];           /* v is k before its norm and rope */
     uint32_t layer_inputs, layer_vocab;         /* HP_LAYER_INPUTS: elements a layer, ids */
+    uint8_t mlp_only[MODEL_LAYERS_MAX];         /* layers that keep nothing of a text */
+    float dt_least;                             /* HP_MAMBA */
     bool layer_wrap;                            /* HP_LAYER_INPUTS: an id past them reads the first; else there is none */
     uint8_t sparse[MODEL_LAYERS_MAX];           /* gates far above their row's mean alone pass: by how many deviations */
     float sparse_factor[MODEL_LAYERS_MAX];

@@ -135,6 +135,9 @@ static int kv_layers_share(struct model *m, struct err *err)
 {
     for (uint32_t i = 0; i < m->opt.kv_layer_count; i++) {
         uint32_t layer = m->opt.kv_layers[i].layer, from = m->hp.kv_from[layer];
+        if (m->hp.mlp_only[layer]) {
+            return err_set(err, ERR_ARGUMENT, "kv config: layer %u stores nothing", layer);
+        }
         if (from != 0) {
             return err_set(err, ERR_ARGUMENT, "kv config: layer %u reads what layer %u stores: it has no format of its own", layer,
                            from - 1);
@@ -142,6 +145,9 @@ static int kv_layers_share(struct model *m, struct err *err)
     }
     for (uint32_t i = 0; i < m->hp.layers; i++) {
         uint32_t from = m->hp.kv_from[i];
+        if (m->hp.mlp_only[i]) { /* stores nothing: named as the layer before it has it */
+            from = m->kv_layers[i - 1].shares != 0 ? m->kv_layers[i - 1].shares : i;
+        }
         if (from != 0) {
             m->kv_layers[i] = m->kv_layers[from - 1];
             m->kv_layers[i].shares = from;

@@ -232,6 +232,7 @@ struct op_attn_prepare { /* q, k: optional per-head norm, then rope; k, v stored
     REQUIRED(gather)                    \
     REQUIRED(short_conv)                \
     REQUIRED(delta_net)                 \
+    REQUIRED(mamba)                     \
     REQUIRED(route)                     \
     REQUIRED(expert_linear)             \
     REQUIRED(expert_sum)                \

@@ -35,4 +35,23 @@ struct op_delta_net {
     const uint32_t *tables;   /* block ids */
 };
 
+/* Mamba 2.  Per row: z = silu(conv(xbc) + conv_bias); x, B, C = those heads of z; t = max(softplus(dt + dt_bias), dt_least);
+ * l = rate t.  Per head of x, with the B and C of its group (head / values), S [d_k][d_v] from zeros at position 0:
+ *   S = exp(l) S + B (t x)^T;  y = S^T C + skip x
+ * What blocks keep is what delta_net keeps: B as keys, t x as deltas. */
+struct op_mamba {
+    struct tensor xbc;        /* cols = x of all heads, B of all groups, C of all groups; overwritten */
+    struct tensor dt, times;  /* cols = heads; overwritten: by log gates, by t */
+    struct tensor y;          /* cols = heads * d_v */
+    const float *conv;        /* vec [taps][cols of xbc] */
+    const float *conv_bias;   /* vec [cols of xbc] or NULL */
+    const float *rate;        /* vec [heads]: -exp(A_log) */
+    const float *dt_bias, *skip; /* vec [heads] */
+    float dt_least;
+    const struct state_layer *layer; /* heads: groups; values: heads of a group */
+    const struct kv_span *spans;
+    uint32_t span_count;
+    const uint32_t *tables;   /* block ids */
+};
+
 #endif

@@ -344,6 +344,25 @@ int op_delta_net(struct device *d, const struct op_delta_net *op, struct err *er
     return op->span_count ? ENQUEUE(delta_net) : 0;
 }
 
+int op_mamba(struct device *d, const struct op_mamba *op, struct err *err)
+{
+    TRY(need_state("mamba", op->layer, true, err));
+    const struct state_shape *s = &op->layer->shape;
+    uint32_t rows = op->xbc.rows, heads = s->heads * s->values;
+    TRY(need_tensor("mamba", "xbc", &op->xbc, rows, s->heads * s->channels, err));
+    TRY(need_tensor("mamba", "dt", &op->dt, rows, heads, err));
+    TRY(need_tensor("mamba", "times", &op->times, rows, heads, err));
+    TRY(need_tensor("mamba", "y", &op->y, rows, heads * s->d_v, err));
+    NEED("mamba", op->xbc.data != op->y.data && op->dt.data != op->times.data, "y or times is its own input");
+    NEED("mamba", op->dt_least >= 0 && isfinite(op->dt_least), "dt_least %g", (double)op->dt_least);
+    TRY(need_pointer("mamba", "conv", op->conv, err));
+    TRY(need_pointer("mamba", "rate", op->rate, err));
+    TRY(need_pointer("mamba", "dt_bias", op->dt_bias, err));
+    TRY(need_pointer("mamba", "skip", op->skip, err));
+    TRY(need_spans("mamba", op->spans, op->span_count, op->tables, err));
+    return op->span_count ? ENQUEUE(mamba) : 0;
+}
+
 int op_route(struct device *d, const struct op_route *op, struct err *err)
 {
     uint32_t experts = op->logits.cols;

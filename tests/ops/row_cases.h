@@ -461,8 +461,9 @@ static inline struct state_case state_new(struct bench *b, struct state_shape sh
 struct state_op {
     struct op_short_conv conv;
     struct op_delta_net delta;
+    struct op_mamba mamba;
     struct tensor qkv, a, b; /* what the op overwrites, as it was */
-    bool is_delta;
+    bool is_delta, is_mamba;
 };
 
 static inline void tensor_copy(const struct tensor *to, const struct tensor *from, uint32_t first, uint32_t rows)
@@ -477,7 +478,7 @@ static inline void state_step(struct bench *b, struct state_op *o, const struct 
                               float wrong)
 {
     struct err err = {0};
-    struct tensor *x = o->is_delta ? &o->delta.qkv : &o->conv.x;
+    struct tensor *x = o->is_delta ? &o->delta.qkv : o->is_mamba ? &o->mamba.xbc : &o->conv.x;
     tensor_copy(x, &o->qkv, first, rows);
     for (uint32_t r = 0; wrong != 0 && r < rows; r++)
         ((float *)x->data)[(size_t)(first + r) * x->stride] += wrong;
@@ -486,6 +487,10 @@ static inline void state_step(struct bench *b, struct state_op *o, const struct 
         tensor_copy(&o->delta.b, &o->b, first, rows);
         o->delta.spans = spans, o->delta.span_count = count;
         must(op_delta_net(b->d, &o->delta, &err), &err);
+    } else if (o->is_mamba) {
+        tensor_copy(&o->mamba.dt, &o->a, first, rows);
+        o->mamba.spans = spans, o->mamba.span_count = count;
+        must(op_mamba(b->d, &o->mamba, &err), &err);
     } else {
         o->conv.spans = spans, o->conv.span_count = count;
         must(op_short_conv(b->d, &o->conv, &err), &err);
@@ -521,7 +526,7 @@ static inline void state_run(struct bench *b, struct outcome *out, const struct 
         spans[0] = (struct kv_span){c->rows, others, 0, s->blocks};
         state_step(b, o, spans, 1, c->rows, others, 0);
     }
-    keep_tensor(out, o->is_delta ? &o->delta.y : &o->conv.y);
+    keep_tensor(out, o->is_delta ? &o->delta.y : o->is_mamba ? &o->mamba.y : &o->conv.y);
     struct state_layout lay; /* the state the last block starts from */
     state_layout(&s->layer.shape, &lay);
     const struct state_part *part = &s->layer.parts[s->layer.shape.heads - 1];
@@ -560,6 +565,24 @@ static inline void case_delta_net(struct bench *b, struct outcome *out, const st
                                     .y = bench_tensor(b, rows, all * c->d_v, 1), .conv = bench_floats(b, (size_t)c->n * cols, 0.7f),
                                     .rate = rate, .dt_bias = bench_floats(b, all, 1), .eps = 1e-6f, .tiled = c->window != 0,
                                     .layer = &s.layer, .tables = s.tables};
+    state_run(b, out, c, &s, &o);
+}
+
+static inline void case_mamba(struct bench *b, struct outcome *out, const struct row_case *c)
+{
+    uint32_t rows = c->rows + 5, values = c->heads, groups = c->kv_heads, all = groups * values;
+    struct state_shape shape = {.anchor = c->m, .heads = groups, .channels = 2 * c->d_k + values * c->d_v, .taps = c->n, .values = values,
+                                .d_k = c->d_k, .d_v = c->d_v};
+    struct state_case s = state_new(b, shape, c->rows);
+    uint32_t cols = groups * shape.channels;
+    struct state_op o = {.qkv = bench_tensor(b, rows, cols, 1), .a = bench_tensor(b, rows, all, 2), .is_mamba = true};
+    float *rate = bench_floats(b, all, 1);
+    for (uint32_t i = 0; i < all; i++)
+        rate[i] = -expf(rate[i] * 3 + (i % 2 ? 0 : -3));
+    o.mamba = (struct op_mamba){.xbc = bench_tensor(b, rows, cols, 1), .dt = bench_tensor(b, rows, all, 1), .times = bench_tensor(b, rows, all, 1),
+                                .y = bench_tensor(b, rows, all * c->d_v, 1), .conv = bench_floats(b, (size_t)c->n * cols, 0.7f),
+                                .conv_bias = c->window ? bench_floats(b, cols, 1) : NULL, .rate = rate, .dt_bias = bench_floats(b, all, 1),
+                                .skip = bench_floats(b, all, 1), .dt_least = c->window ? 0.3f : 0.0f, .layer = &s.layer, .tables = s.tables};
     state_run(b, out, c, &s, &o);
 }
 
@@ -673,6 +696,8 @@ static inline size_t row_cases(struct row_case *cases)
                  .window = i > 1, .variant = v)
             CASE("delta_net", 3e-6, case_delta_net, .rows = 150, .n = 4, .m = anchors[i], .heads = 1 + (uint32_t)i % 2, .kv_heads = 2,
                  .d_k = 32, .d_v = i == 1 ? 64 : 32, .window = i % 2, .variant = v)
+            CASE("mamba", 3e-6, case_mamba, .rows = 150, .n = 4, .m = anchors[i], .heads = 1 + (uint32_t)i % 3, .kv_heads = 2,
+                 .d_k = i == 2 ? 128 : 32, .d_v = i == 1 ? 64 : 24, .window = i % 2, .variant = v)
             CASE("delta_net", 3e-6, case_delta_net, .rows = 140, .n = 4, .m = anchors[i], .heads = i == 2 ? 3 : 2, .kv_heads = i == 3 ? 3 : 1,
                  .d_k = i == 0 ? 40 : 128, .d_v = i == 0 ? 24 : 128, .window = i == 3, .variant = v)
         }

@@ -42,7 +42,7 @@ static const struct {
     {"qwen3_5", {0}}, {"gemma2", {0}}, {"glm4", {0}}, {"seed_oss", {0}}, {"olmo2", {0}}, {"smollm3", {0}}, {"gemma4", {0}}, {"gemma4_e", {0}},
     {"olmo3", {0}}, {"cohere2", {0}}, {"apertus", {0}}, {"lfm2_bias", {0}},
     {"qwen3_moe", {0}}, {"qwen3_5_moe", {0}}, {"qwen3_next", {0}}, {"glm4_moe", {0}}, {"gpt_oss", {0}},
-    {"gemma3n", {0}},
+    {"gemma3n", {0}}, {"nemotron_h", {0}},
 };
 
 static int open_golden(const char *name, struct device **d, struct model **m, struct err *err)
@@ -157,6 +157,13 @@ static void test_refusals(void **state)
          {.config = "{\"model_type\": \"lfm2\", \"conv_bias\": true, " MK_BASE "}"},
          ERR_FORMAT,
          "is missing"},
+        {"experts of nemotron_h", {.config = "{\"model_type\": \"nemotron_h\", \"hybrid_override_pattern\": \"ME*\", " MK_BASE "}"}, ERR_UNSUPPORTED,
+         "'E'"},
+        {"an MLP before all else", {.config = "{\"model_type\": \"nemotron_h\", \"hybrid_override_pattern\": \"-M*\", " MK_BASE "}"},
+         ERR_UNSUPPORTED, "first layer"},
+        {"another activation of nemotron_h",
+         {.config = "{\"model_type\": \"nemotron_h\", \"hybrid_override_pattern\": \"M-*\", \"mlp_hidden_act\": \"silu\", " MK_BASE "}"},
+         ERR_UNSUPPORTED, "relu2"},
         {"two streams", {.config = "{\"model_type\": \"gemma3n_text\", \"num_kv_shared_layers\": 0, \"altup_num_inputs\": 2, " MK_BASE "}"},
          ERR_UNSUPPORTED, "2 streams"},
         {"a share of all gates",
