@@ -38,6 +38,9 @@ install(TARGETS rhapsode_static rhapsode_shared ARCHIVE DESTINATION ${CMAKE_INST
 install(FILES ${CMAKE_SOURCE_DIR}/include/rhapsode.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES ${CMAKE_BINARY_DIR}/rhapsode.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
+install(FILES ${CMAKE_SOURCE_DIR}/packaging/rhapsode.service DESTINATION lib/systemd/system)
+install(FILES ${CMAKE_SOURCE_DIR}/packaging/grafana.json DESTINATION ${CMAKE_INSTALL_DATADIR}/rhapsode)
+
 # Completions are printed by the program from its own tables.
 set(RH_COMPLETIONS ${CMAKE_BINARY_DIR}/completions)
 add_custom_command(OUTPUT ${RH_COMPLETIONS}/rhapsode.bash ${RH_COMPLETIONS}/_rhapsode ${RH_COMPLETIONS}/rhapsode.fish

@@ -121,6 +121,7 @@
     X(DRAIN_S, U32, drain_s, "drain", 0, "", G_SERVE, 1, 86400, "S", "after SIGTERM, answers may take so long to end; default 30")        \
     X(LOG_REQUESTS, FLAG, log_requests, "log-requests", 0, "", G_SERVE, 0, 0, "", "a JSON line on standard error for each request")      \
     X(LOG_PROMPTS, FLAG, log_prompts, "log-prompts", 0, "", G_SERVE, 0, 0, "", "and prompts in it")                                       \
+    X(TRACE, STR, trace, "trace", 0, "", G_SERVE, 0, 0, "FILE", "phases of every generation, for chrome://tracing")                       \
     /* bench */                                                                                                                           \
     X(BENCH_PROMPT, U32, bench_prompt, "n-prompt", 'p', "", G_BENCH, 0, 10000000, "N", "prompt tokens; default 512, 0: none")             \
     X(BENCH_DECODE, U32, bench_decode, "n-gen", 'n', "", G_BENCH, 0, 10000000, "N", "decoded tokens; default 128, 0: none")               \

@@ -130,7 +130,7 @@ static int serve(struct session *s, const struct options *o, const struct keys *
         .port = o->given[OPT_PORT] ? (uint16_t)o->port : PORT_DEFAULT, .unix_path = o->unix_path, .tls_cert = o->tls_cert, .tls_key = o->tls_key,
         .keys = keys->list, .key_count = keys->n, .open_bind = o->no_key, .hosts = o->allow_host.items, .host_count = o->allow_host.n,
         .origins = o->allow_origin.items, .origin_count = o->allow_origin.n, .strict = o->strict, .log_requests = o->log_requests,
-        .log_prompts = o->log_prompts, .body_bytes = o->body_max, .connections = o->connections_max, .idle_s = o->idle_s, .header_s = o->header_s,
+        .log_prompts = o->log_prompts, .trace_path = o->trace, .body_bytes = o->body_max, .connections = o->connections_max, .idle_s = o->idle_s, .header_s = o->header_s,
         .write_s = o->write_s, .queue = o->queue, .heartbeat_s = o->heartbeat_s, .drain_s = o->drain_s, .notify_socket = getenv("NOTIFY_SOCKET"),
         .watchdog_us = watchdog_us, .listening = on_listening};
     if (server_run(&cfg, &err)) {

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "rhapsode.h"
 #include "server/http.h"
+#include "server/journal.h"
 #include "server/metrics.h"
 #include "server/server.h"
 
@@ -41,6 +42,8 @@ struct server {
     bool draining;
     uint64_t drain_since_ms;
     uint64_t steps_seen, steps_since_ms; /* health: the engine's steps last moved then */
+    struct journal log, trace;
+    uint64_t gen_number;
     int notify_fd;
     uint64_t notified_ms;
 };

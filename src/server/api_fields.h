@@ -33,6 +33,7 @@
     {"return_progress", FIELD_BOOL, 0, 0, AT(progress), NULL},       \
     CALLED("session_id", read_session),                              \
     CALLED("cache_salt", read_salt),                                 \
+    CALLED("output", read_output),                                   \
     CALLED("kv", read_kv),                                           \
     CALLED("propose", read_propose),                                 \
     {"propose_depth", FIELD_U32, 0, 31, AT(o.propose_depth), NULL},  \
@@ -42,6 +43,7 @@
     REFUSED("lora"), REFUSED("mirostat"), REFUSED("dry_multiplier")
 
 int read_top_k(struct reader *r, yyjson_val *v, const char *pointer);
+int read_output(struct reader *r, yyjson_val *v, const char *pointer);
 int read_priority(struct reader *r, yyjson_val *v, const char *pointer);
 int read_stream_options(struct reader *r, yyjson_val *v, const char *pointer);
 int read_response_format(struct reader *r, yyjson_val *v, const char *pointer);

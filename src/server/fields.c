@@ -394,3 +394,12 @@ int read_parallel(struct reader *r, yyjson_val *v, const char *pointer)
     r->p->parallel_off = !yyjson_get_bool(v);
     return 0;
 }
+
+int read_output(struct reader *r, yyjson_val *v, const char *pointer)
+{
+    struct str text = {0};
+    if (read_text(r, v, pointer, 64, &text))
+        return -1;
+    r->p->o.output = text.p;
+    return 0;
+}

@@ -50,17 +50,19 @@ static void gen_free(struct gen *g)
     mem_free(g->requests);
     mem_free(g->model);
     mem_free(g->ignored);
+    mem_free(g->logged);
     buf_free(&g->prompt_ids);
     buf_free(&g->out);
     mem_free(g);
 }
 
 /* Its requests are given up; the memory goes when no list names it. */
-static void gen_end(struct gen *g)
+static void gen_end(struct gen *g, const char *error)
 {
     struct server *s = g->s;
     if (g->dead)
         return;
+    journal_generation(g, error);
     for (uint32_t i = 0; i < g->request_count; i++)
         rh_request_free(g->requests[i]); /* no notice comes after this */
     g->request_count = 0;
@@ -81,7 +83,7 @@ static void gen_end(struct gen *g)
 
 static void on_gone(struct pending *p)
 {
-    gen_end((struct gen *)(void *)p);
+    gen_end((struct gen *)(void *)p, NULL);
 }
 
 /* ---- answers ---- */
@@ -149,13 +151,13 @@ static void answer_error(struct gen *g, const struct api_error *e)
     if (g->begun) {
         g->api->failed(g, e);
         flush(g);
-        gen_end(g);
+        gen_end(g, e->text);
         http_stream_end(conn);
         return;
     }
     enum api_shape shape = g->api->shape;
     struct server *s = g->s;
-    gen_end(g);
+    gen_end(g, e->text);
     api_error_reply(s, conn, shape, e);
 }
 
@@ -167,7 +169,7 @@ static void answer(struct gen *g)
         begin(g); /* cancelled before it started */
         g->api->end(g);
         flush(g);
-        gen_end(g);
+        gen_end(g, NULL);
         http_stream_end(conn);
         return;
     }
@@ -184,7 +186,7 @@ static void answer(struct gen *g)
         answer_error(g, &e);
     } else {
         g->s->metrics.statuses[2]++;
-        gen_end(g);
+        gen_end(g, NULL);
         http_reply(conn, 200, "application/json", buf_view(&headers), buf_view(&body));
     }
     buf_free(&body);
@@ -458,6 +460,10 @@ static struct gen *gen_new(const struct call *c, const struct params *p, uint32_
     g->requests = mem_try_zero(inputs, sizeof *g->requests);
     g->choices = mem_try_zero(g->choice_count, sizeof *g->choices);
     g->model = p->model.p ? mem_try_strndup(p->model.p, p->model.n) : mem_try_strndup(c->s->cfg->model_id, strlen(c->s->cfg->model_id));
+    struct rh_text prompt = p->o.chat ? p->o.chat->messages_json : p->o.prompt;
+    if (c->s->cfg->log_prompts && prompt.p)
+        g->logged = mem_try_strndup(prompt.p, prompt.n);
+    g->number = ++c->s->gen_number;
     if (ignored && ignored->n)
         g->ignored = mem_try_strndup(ignored->p, ignored->n);
     if (!g->requests || !g->choices || !g->model || (ignored && ignored->n && !g->ignored)) {
@@ -545,7 +551,7 @@ int gen_start(const struct call *c, struct params *p, const struct gen_input *in
     s->gen_count++;
     if (submit_all(g, p, inputs, input_count, e)) {
         g->api = &(struct gen_api){0}; /* own stays the caller's */
-        gen_end(g);
+        gen_end(g, e->text);
         return -1;
     }
     g->own = own;

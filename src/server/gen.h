@@ -73,6 +73,8 @@ struct gen {
     struct buf out;         /* frames to be sent */
     uint64_t sent_ms;       /* loop time of the last byte */
     const char *key_name;
+    uint64_t number;        /* of this generation since the start */
+    char *logged;           /* the prompt, with --log-prompts; NULL */
     void *own;              /* the API's */
 };
 

@@ -213,6 +213,7 @@ const char *http_status_text(int status)
 
 static void put_head(struct http_conn *c, int status, const char *type, struct str headers)
 {
+    c->status = status;
     buf_printf(&c->out, "HTTP/1.1 %d %s\r\n", status, http_status_text(status));
     if (type)
         buf_printf(&c->out, "Content-Type: %s\r\n", type);

@@ -63,6 +63,7 @@ struct http_handler {
     void (*request)(void *ctx, struct http_conn *c, const struct http_request *r);
     void (*gone)(void *ctx, struct http_conn *c);    /* the peer left, or was cut off, before the answer ended */
     void (*drained)(void *ctx, struct http_conn *c); /* http_full no longer holds */
+    void (*answered)(void *ctx, const struct http_request *r, int status); /* an answer has ended; of a malformed request little is known */
     /* The bytes of an error answer this file makes itself (limits, malformed requests). */
     void (*refusal)(void *ctx, int status, const char *text, struct buf *body);
     void *ctx;

@@ -263,6 +263,7 @@ void conn_next(struct http_conn *c)
 {
     if (c->state == CONN_CLOSING)
         return;
+    c->server->handler.answered(c->server->handler.ctx, &c->parser.request, c->status);
     c->state = CONN_IDLE;
     c->since_ms = uv_now(c->server->loop);
     c->streaming = c->chunked = c->no_body = false;

@@ -32,6 +32,7 @@ struct http_conn {
     bool reading;            /* uv_read_start is on */
     bool parsing;            /* conn_parse runs: answers given within do not start it again */
     bool streaming, chunked; /* the answer */
+    int status;
     bool no_body;            /* HEAD */
     bool end_after;          /* close once the answer is out */
     bool was_full;           /* the handler was told to wait */

@@ -365,6 +365,11 @@ static void on_drained(void *ctx, struct http_conn *c)
         p->drained(p);
 }
 
+static void on_answered(void *ctx, const struct http_request *r, int status)
+{
+    journal_answer(ctx, r, status);
+}
+
 static void on_refusal(void *ctx, int status, const char *text, struct buf *body)
 {
     struct server *s = ctx;
@@ -376,5 +381,5 @@ static void on_refusal(void *ctx, int status, const char *text, struct buf *body
 
 struct http_handler routes_handler(struct server *s)
 {
-    return (struct http_handler){.head = on_head, .request = on_request, .gone = on_gone, .drained = on_drained, .refusal = on_refusal, .ctx = s};
+    return (struct http_handler){.head = on_head, .request = on_request, .gone = on_gone, .drained = on_drained, .answered = on_answered, .refusal = on_refusal, .ctx = s};
 }

@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { TICK_MS = 250, DRAIN_DEFAULT_S = 30 };
 
@@ -166,7 +167,13 @@ int server_run(const struct server_config *cfg, struct err *err)
     }
     init_handles(s);
     take_model(s);
-    rc = open_http(s, err);
+    journal_open(&s->log, &s->loop, STDERR_FILENO);
+    journal_open(&s->trace, &s->loop, -1);
+    rc = cfg->trace_path ? journal_open_file(&s->trace, &s->loop, cfg->trace_path, err) : 0;
+    if (rc == 0 && cfg->trace_path)
+        journal_put(&s->trace, STR("["));
+    if (rc == 0)
+        rc = open_http(s, err);
     if (rc == 0) {
         notify_open(s);
         notify_send(s, "READY=1");
@@ -180,6 +187,8 @@ int server_run(const struct server_config *cfg, struct err *err)
     notify_close(s);
     if (s->http)
         http_close(s->http);
+    journal_close(&s->log);
+    journal_close(&s->trace);
     responses_close(s);
     tls_context_close(s->tls);
     rh_free(s->info_json);

@@ -35,6 +35,7 @@ struct server_config {
     size_t origin_count;
     bool strict;                   /* refuse unknown fields */
     bool log_requests, log_prompts;/* JSON lines on standard error */
+    const char *trace_path;        /* phases of generations, for chrome://tracing and the like; NULL */
     uint64_t body_bytes;
     uint32_t connections, idle_s, header_s, write_s;
     uint32_t queue;                /* generations at a time; more are answered 429; 0 = 1024 */

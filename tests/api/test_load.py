@@ -5,7 +5,7 @@ import os
 import random
 import time
 
-from serving import Server
+from serving import GOLDEN, Server
 
 STREAMS = int(os.environ.get("LOAD_STREAMS", "200"))
 SECONDS = float(os.environ.get("LOAD_SECONDS", "25"))
@@ -13,7 +13,7 @@ PROMPTS = 24
 
 
 def body(i):
-    return {"prompt": f"Item {i % PROMPTS}: the", "max_tokens": 16 + i % PROMPTS, "temperature": 0.9, "seed": i % PROMPTS, "stream": True, "ignore_eos": True}
+    return {"prompt": f"Item {i % PROMPTS}: the", "max_tokens": 40 + 5 * (i % PROMPTS), "temperature": 0.9, "seed": i % PROMPTS, "stream": True, "ignore_eos": True}
 
 
 async def one(port, i, mode, rng):
@@ -74,8 +74,8 @@ def rss(pid):
         return next(int(line.split()[1]) for line in f if line.startswith("VmRSS"))
 
 
-def test_streams_are_what_they_are_alone(model):
-    s = Server(model, "--queue", "4096")
+def test_streams_are_what_they_are_alone():
+    s = Server(os.path.join(GOLDEN, "llama"), "--queue", "4096")
     solo = [asyncio.run(one(s.port, i, "plain", random.Random(0))) for i in range(PROMPTS)]
     assert len(set(solo)) == PROMPTS
     asyncio.run(load(s.port, solo, 2))
