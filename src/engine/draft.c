@@ -2,7 +2,8 @@
  *
  * The draft draws with the request's own parameters and the noise of the positions, so sampled text profits as greedy text does.  Its state
  * follows the target's tokens by spans of its own: what was refused is rewound, what is missing (a prompt, a prefix the target found in its
- * cache) is caught up with at most one step of rows a round, and nothing is guessed until it is.
+ * cache) is caught up with at most one step of rows a round, and nothing is guessed until it is.  A few missing rows run with the first guess.
+ * What rows of both kinds take is measured apart, so that propose.c knows what a guess costs and what it costs to begin.
  *
  * Owns:       the draft's state (kv) and the states kept of finished sequences.  Engine thread only, opening and closing apart.
  * Invariants: 1. The ids of a draft's state are a prefix of the sequence's tokens, drafts of the round being made apart.
@@ -12,7 +13,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-enum { PATCH_MAX = 2 * PROPOSE_DEPTH_MAX };
+enum { PATCH_MAX = 2 * PROPOSE_DEPTH_MAX, FEW_ROWS = 8 };
 
 /* engine lifetime */
 struct draft_pool {
@@ -49,6 +50,14 @@ int draft_open_pool(struct engine *e, struct err *err)
     engine_kv_config(p->model, e->cfg.device, p->rows_max, &kv);
     kv.budget_bytes = e->cfg.draft_state_bytes;
     return kv_open(&kv, &p->kv, err);
+}
+
+uint64_t draft_live_bytes(const struct engine *e)
+{
+    struct kv_stats s = {0};
+    if (e->draft && e->draft->kv)
+        kv_stats(e->draft->kv, &s);
+    return s.live_bytes;
 }
 
 static void kept_drop(struct draft_pool *p)
@@ -120,7 +129,20 @@ static int run_rows(struct draft_pool *p, struct draft *d, const uint32_t *token
     return rc ? rc : kv_commit(p->kv, d->kv, tokens + at, rows, NULL);
 }
 
-/* The state as of tokens[0, count - 1), or as near as one step of rows brings it: true when it is there. */
+static void learn(double *ns, int64_t began, uint32_t rows)
+{
+    double took = (double)(thread_now_ns() - began) / rows;
+    *ns = *ns > 0 ? 0.8 * *ns + 0.2 * took : took;
+}
+
+uint32_t draft_missing(const struct seq *s)
+{
+    const struct draft *d = (const struct draft *)(const void *)s->proposers[PROPOSER_DRAFT];
+    uint32_t has = d->kv ? kv_seq_covered(d->kv) : 0;
+    return has < s->count ? s->count - has : 0;
+}
+
+/* The state as of tokens[0, count) but for a few, or as near as one step of rows brings it: true when it is there. */
 static bool catch_up(struct draft_pool *p, struct draft *d, const uint32_t *tokens, uint32_t count)
 {
     uint32_t n = d->kv ? agreed(d->kv, tokens, count - 1) : 0;
@@ -130,15 +152,18 @@ static bool catch_up(struct draft_pool *p, struct draft *d, const uint32_t *toke
     }
     if (!d->kv && state_new(p, d, tokens, count))
         return false;
-    uint32_t left = count - 1 - kv_seq_covered(d->kv), rows = left < p->rows_max ? left : p->rows_max;
+    uint32_t left = count - 1 - kv_seq_covered(d->kv), rows = left < FEW_ROWS ? 0 : left < p->rows_max ? left : p->rows_max;
+    int64_t began = thread_now_ns();
     int rc = rows ? run_rows(p, d, tokens, rows, NULL) : 0;
+    if (rows && rc == 0)
+        learn(&d->s->request->engine->clock.draft_row_ns, began, rows);
     if (rc) { /* no pages: give back what it holds; anything else: never again */
         kv_seq_free(p->kv, d->kv);
         d->kv = NULL;
         d->dead = rc != ERR_KV_FULL;
         return false;
     }
-    return rows == left;
+    return rows == left || rows == 0;
 }
 
 static uint32_t draft_propose(struct proposer *base, const uint32_t *tokens, uint32_t count, uint32_t room, uint32_t *out, uint32_t *class)
@@ -156,8 +181,12 @@ static uint32_t draft_propose(struct proposer *base, const uint32_t *tokens, uin
         struct sample_row row = {.params = &s->sampler.params, .index = count + n, .seen = s->sampler.seen, .seen_count = s->sampler.seen_count,
                                  .patch = patch, .patch_count = patched, .banned = early ? s->request->end_ids : NULL,
                                  .banned_count = early ? s->request->end_count : 0, .score_id = -1};
-        if (s->tokens[count + n - 1] >= p->vocab || run_rows(p, d, s->tokens, 1, &row) || p->result.id >= s->request->engine->vocab)
+        uint32_t rows = count + n - kv_seq_covered(d->kv);
+        int64_t began = thread_now_ns();
+        if (s->tokens[count + n - 1] >= p->vocab || run_rows(p, d, s->tokens, rows, &row) || p->result.id >= s->request->engine->vocab)
             break;
+        if (rows == 1)
+            learn(&s->request->engine->clock.draft_ns, began, 1);
         out[n] = s->tokens[count + n] = p->result.id; /* behind the sequence's tokens, where drafts lie */
         patched = sampler_patch(&s->sampler, patch, patched, s->tokens, count + n, s->request->prompt_count);
         n++;

@@ -40,6 +40,7 @@ static void publish_stats(struct engine *e)
     if (used > e->state_peak)
         e->state_peak = used;
     s.state_peak_bytes = e->state_peak;
+    s.draft_live_bytes = draft_live_bytes(e);
     pthread_mutex_lock(&e->mutex);
     e->stats = s;
     pthread_mutex_unlock(&e->mutex);

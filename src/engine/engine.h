@@ -70,6 +70,7 @@ struct engine_stats {
     struct engine_cache_stats cache;
     uint32_t waiting, running;
     uint64_t steps, rows, preempted, state_peak_bytes, check_failures;
+    uint64_t draft_live_bytes; /* of the draft model's state */
 };
 void engine_stats(struct engine *e, struct engine_stats *out); /* any thread: as of the last step */
 uint32_t engine_positions_max(const struct engine *e);         /* context, or less when the state budget is smaller */

@@ -146,6 +146,8 @@ struct sched_clock {
     double usual_rows;     /* of those; 0: the last step had none */
     uint32_t turn;         /* steps of both kinds since the last without prompt rows */
     double draft_ns;       /* one guess of the draft model */
+    double draft_row_ns;   /* a row it catches up with */
+    int64_t draft_looked_ns; /* when it was last asked although it did not seem to pay */
     double step_ns[COST_ROWS_MAX + 1]; /* a step without prefill, by its rows; 0 = not seen yet */
     int64_t last_ns;       /* end of the step before */
 };
@@ -203,6 +205,8 @@ void clock_learn(struct sched_clock *c, uint32_t prefill_rows, bool decoding, do
 int draft_open_pool(struct engine *e, struct err *err);
 void draft_close_pool(struct engine *e);
 int draft_open(struct seq *s, struct proposer **out, struct err *err);
+uint64_t draft_live_bytes(const struct engine *e);
+uint32_t draft_missing(const struct seq *s); /* rows its state lacks, at most */
 void draft_end(struct engine *e, struct seq *s); /* the sequence ends: the draft's state is kept for the next */
 
 /* constrain.c */

@@ -3,13 +3,16 @@
  * Expected tokens of j drafts that are each right with chance p: p + p^2 + .. + p^j.  A step of R rows that yields E tokens takes them when
  * (E + gain) / time(R + j) is above E / time(R); time by rows is measured (sched_learn), here read between what was measured.  A proposer
  * that does not pay is asked again after `patience` chances, longer each time it was wrong, so that text without repetition costs nothing
- * that can be noticed.
+ * that can be noticed.  A draft model costs forwards of its own: each guess, and what its state lacks of the text before it can begin.  It is
+ * asked when what is left of the answer gains twice what beginning costs; else for at most a hundredth of the time.
  *
  * Invariant: nothing chosen here changes a token: only which rows share a step. */
 #include "engine/engine_int.h"
 
 enum { PROBE_DEPTH = 3 };
 static const double ROW_GUESS = 0.05; /* of a step's time, for widths never run */
+static const double DRAFT_ROW_GUESS = 0.3; /* of a guess, for a row among many */
+static const double DRAFT_LOOK_SHARE = 0.01; /* of the time, for a draft that does not seem to pay */
 
 /* The order in which they are asked: the first whose proposal pays serves the round. */
 static const enum proposer_kind order[] = {PROPOSER_ECHO, PROPOSER_DRAFT, PROPOSER_LOOKUP};
@@ -77,10 +80,11 @@ void propose_learn(struct sched_clock *c, uint32_t rows, double took_ns)
     *t = *t > 0 ? 0.8 * *t + 0.2 * took_ns : took_ns;
 }
 
-/* The best number of drafts, at most `most`, beside the rows the step has and the sequence's own; each costs each_ns to make. */
-static uint32_t depth_of(const struct sched_clock *c, uint32_t rows, double expected, double rate, uint32_t most, double each_ns)
+/* The best number of drafts, at most `most`, beside the rows the step has and the sequence's own; each costs each_ns to make.  *faster:
+ * tokens a ns then, over those without. */
+static uint32_t depth_of(const struct sched_clock *c, uint32_t rows, double expected, double rate, uint32_t most, double each_ns, double *faster)
 {
-    double best = expected / time_of(c, rows), gain = 0, chance = 1;
+    double plain = expected / time_of(c, rows), best = plain, gain = 0, chance = 1;
     uint32_t depth = 0;
     for (uint32_t j = 1; j <= most; j++) {
         chance *= rate;
@@ -89,6 +93,7 @@ static uint32_t depth_of(const struct sched_clock *c, uint32_t rows, double expe
         if (speed > best)
             best = speed, depth = j;
     }
+    *faster = best / plain;
     return depth;
 }
 
@@ -99,8 +104,8 @@ static uint32_t worth(struct engine *e, const struct step *step, const struct se
     struct proposer_worth *w = &p->worth[class];
     if (s->request->propose_depth)
         return count;
-    double each_ns = p->ops->kind == PROPOSER_DRAFT ? e->clock.draft_ns : 0;
-    uint32_t depth = depth_of(&e->clock, step->row_count + 1, step->decode_count + 1, proposer_rate(p, class), count, each_ns);
+    double faster;
+    uint32_t depth = depth_of(&e->clock, step->row_count + 1, step->decode_count + 1, proposer_rate(p, class), count, 0, &faster);
     if (depth)
         return depth;
     if (++w->skipped < w->patience)
@@ -109,17 +114,40 @@ static uint32_t worth(struct engine *e, const struct step *step, const struct se
     return count < PROBE_DEPTH ? count : PROBE_DEPTH;
 }
 
+/* What a guess takes: measured, or as much of a step as the draft reads of what the model reads. */
+static double guess_ns(const struct engine *e)
+{
+    const struct model_info *draft = model_info(e->cfg.draft), *model = model_info(e->model);
+    double part = (double)draft->read_bytes_per_token / (double)(model->read_bytes_per_token ? model->read_bytes_per_token : 1);
+    return e->clock.draft_ns > 0 ? e->clock.draft_ns : part * time_of(&e->clock, 1);
+}
+
 /* A draft model works for each guess, so how many is settled before it begins. */
+static uint32_t draft_depth(struct engine *e, const struct step *step, const struct seq *s, struct proposer *p, uint32_t room)
+{
+    struct sched_clock *c = &e->clock;
+    double each = guess_ns(e), begin = draft_missing(s) * (c->draft_row_ns > 0 ? c->draft_row_ns : DRAFT_ROW_GUESS * each), faster;
+    uint32_t rows = step->row_count + 1, depth = depth_of(c, rows, step->decode_count + 1, proposer_rate(p, 0), room, each, &faster);
+    double left = (double)(s->request->limit - s->generated) * time_of(c, rows) / (step->decode_count + 1);
+    if (c->step_ns[1] <= 0 && step->decode_count == 0)
+        return 0; /* what a plain step takes is not known yet */
+    if (depth && left * (1 - 1 / faster) > 2 * begin)
+        return depth;
+    int64_t now = thread_now_ns();
+    if (c->draft_looked_ns == 0)
+        c->draft_looked_ns = now;
+    if ((double)(now - c->draft_looked_ns) * DRAFT_LOOK_SHARE < begin + PROBE_DEPTH * each)
+        return 0;
+    c->draft_looked_ns = now;
+    return room < PROBE_DEPTH ? room : PROBE_DEPTH;
+}
+
 static uint32_t ask_draft(struct engine *e, const struct step *step, struct seq *s, struct proposer *p, uint32_t room, uint32_t *ids)
 {
-    uint32_t class, n;
-    int64_t began = thread_now_ns();
-    if ((room = worth(e, step, s, p, 0, room)) == 0)
-        return 0;
-    n = p->ops->propose(p, s->tokens, s->count, room, ids, &class);
-    double took = n ? (double)(thread_now_ns() - began) / n : 0, *ns = &e->clock.draft_ns;
-    *ns = n == 0 ? *ns : *ns > 0 ? 0.8 * *ns + 0.2 * took : took;
-    return n;
+    uint32_t class;
+    if (s->request->propose_depth == 0)
+        room = draft_depth(e, step, s, p, room);
+    return room ? p->ops->propose(p, s->tokens, s->count, room, ids, &class) : 0;
 }
 
 uint32_t propose_drafts(struct engine *e, const struct step *step, struct seq *s, uint32_t room, struct proposal *out)

@@ -93,7 +93,7 @@ struct rh_model {
     struct model *draft;      /* NULL: none */
     struct model_options options; /* to inspect later */
     struct model_kv_layer *kv_layers; /* options.kv_layers */
-    uint64_t state_budget;
+    uint64_t state_budget, draft_budget;
     uint32_t step_ms;
     double load_ms;
     uint32_t *end_ids;        /* EOS ids of tokenizer and model, ascending */

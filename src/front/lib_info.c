@@ -200,6 +200,11 @@ static void make_plan(struct rh_model *m, const struct kv_config *kv, uint32_t c
         engine_stats(m->engine, &stats);
     struct plan_input in = {.model = model_info(m->model), .state_planned = m->engine ? m->state_budget : kv_plan_bytes(kv, context),
                             .state_live = stats.kv.live_bytes, .text_bytes = texts_bytes(&m->texts), .loaded = m->engine != NULL};
+    if (m->draft) {
+        in.draft = model_info(m->draft);
+        in.draft_state_planned = m->draft_budget;
+        in.draft_state_live = stats.draft_live_bytes;
+    }
     plan_make(&in, plan);
     *needed = 0;
     for (uint32_t i = 0; i < plan->count; i++)

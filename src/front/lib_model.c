@@ -192,7 +192,7 @@ static int start_engine(struct rh_model *m, struct err *err)
         uint32_t positions = plan_positions_alone(&kv, m->state_budget, kv.context_max);
         engine_kv_config(m->draft, m->host->device, m->options.rows_max, &draft);
         positions = positions < draft.context_max ? positions : draft.context_max;
-        cfg.draft_state_bytes = kv_plan_bytes(&draft, positions) + KV_SLAB;
+        cfg.draft_state_bytes = m->draft_budget = kv_plan_bytes(&draft, positions) + KV_SLAB;
     }
     int rc = engine_open(&cfg, &m->engine, err);
     if (rc == 0 && engine_positions_max(m->engine) < model_info(m->model)->context)

@@ -167,4 +167,9 @@ void plan_make(const struct plan_input *in, struct plan *out)
     plan_add(out, "host", "step buffers", m->step_bytes, in->loaded ? m->step_bytes : 0);
     plan_add(out, "host", "state", in->state_planned, in->state_live);
     plan_add(out, "host", "text tables", in->text_bytes, in->text_bytes);
+    if (in->draft) {
+        plan_add(out, "host", "draft weights", in->draft->weight_bytes, in->draft->weight_bytes);
+        plan_add(out, "host", "draft step buffers", in->draft->step_bytes, in->draft->step_bytes);
+        plan_add(out, "host", "draft state", in->draft_state_planned, in->draft_state_live);
+    }
 }

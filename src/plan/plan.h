@@ -46,11 +46,13 @@ uint64_t plan_state_budget(const struct kv_config *kv, uint64_t asked, uint64_t 
 /* Most positions one sequence can reach alone under `budget_bytes`, at most `context`. */
 uint32_t plan_positions_alone(const struct kv_config *kv, uint64_t budget_bytes, uint32_t context);
 
-/* The table of one model: weights, step buffers, state, text tables. */
+/* The table of one model: weights, step buffers, state, text tables; the same of a draft model. */
 struct plan_input {
     const struct model_info *model;
     uint64_t state_planned, state_live;
     uint64_t text_bytes;    /* tokenizer and template */
+    const struct model_info *draft; /* NULL: none */
+    uint64_t draft_state_planned, draft_state_live;
     bool loaded;            /* live = planned for what loading takes */
 };
 void plan_make(const struct plan_input *in, struct plan *out);

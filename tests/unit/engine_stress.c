@@ -6,6 +6,8 @@
 #define RIG_BACKEND "cpu"
 #include "engine_rig.h"
 
+#include "base/thread.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -175,12 +177,14 @@ static void nothing_is_lost_and_nobody_disturbed(void **state)
     (void)state;
     requests = (asked ? (uint32_t)strtoul(asked, NULL, 10) : getenv("CHECK_LONG") ? REQUESTS_LONG : REQUESTS) / 2;
     make_kinds();
+    int64_t began = thread_now_ns();
     for (uint32_t i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, client, NULL), 0);
     for (uint32_t i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
     assert_int_equal(engine_exclusive(rig.engine, check_task, &left, &err), 0);
     engine_stats(rig.engine, &stats);
+    print_message("%.0f requests/s\n", requests / ((double)(thread_now_ns() - began) / 1e9));
     print_message("%u requests, %u choices cancelled, %llu pre-empted, evicted: %llu spare, %llu marks, %llu leaves; %llu of %llu prompt tokens reused\n",
                   requests, cancelled, (unsigned long long)stats.preempted, (unsigned long long)stats.prefix.spares_evicted,
                   (unsigned long long)stats.prefix.marks_evicted, (unsigned long long)stats.prefix.leaves_evicted,
