@@ -262,6 +262,7 @@ static void take_match(struct output_parser *p, const struct output_marker *m, s
     bool inside = p->step > ST_HEADER;
     if (!inside)
         p->held.n = 0;
+    p->moved = used > 0 || (inside && p->moved);
     for (size_t i = 0; i < used && !p->begun; i++)
         output_hold(p, p->match[i]);
     unmatch(p, used);

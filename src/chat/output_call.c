@@ -36,19 +36,23 @@ static void give_pending(struct output_parser *p)
 
 void call_fail(struct output_parser *p, uint16_t unit)
 {
+    bool moved = p->begun || p->moved || p->held.n;
     if (p->begun) {
         give_pending(p);
         call_end(p, false);
         p->held.n = 0;
     }
     p->chunk.n = 0;
+    size_t n = p->held.n;
     output_enter(p, p->outer);
     p->call = NULL;
-    output_replay(p, unit);
-    size_t n = p->held.n;
     for (size_t i = 0; i < n; i++)
         output_content_unit(p, (uint8_t)p->held.p[i]);
     p->held.n = 0;
+    if (moved)
+        output_replay(p, unit);
+    else
+        output_content_unit(p, unit);
 }
 
 static void leave(struct output_parser *p)
@@ -248,7 +252,8 @@ static void close_tags(struct output_parser *p, uint8_t index)
 
 static void key_unit(struct output_parser *p, uint16_t unit)
 {
-    if ((unit & UNIT_SPECIAL) || p->key.n == KEY_MAX)
+    bool inside = (unit & 0xC0) == 0x80; /* of a character: too long is found at its beginning */
+    if ((unit & UNIT_SPECIAL) || p->key.n == KEY_MAX + 3 || (p->key.n >= KEY_MAX && !inside))
         call_fail(p, unit);
     else if (p->key.n || !output_space(unit))
         buf_char(&p->key, (char)unit);

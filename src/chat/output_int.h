@@ -168,7 +168,8 @@ struct output_parser { /* owns all buffers */
     const struct output_calls *call;
     enum output_step outer;   /* where a malformed one goes back to */
     bool begun;               /* its BEGIN was given, its END was not */
-    bool wrote_args, arg_first;
+    bool moved;               /* something of it was read: a malformed unit may be read again outside */
+    bool wrote_args;
     uint32_t call_n;
     int64_t tool;
     struct buf held;          /* its bytes until it begins, without special tokens; also a TAGGED value that may be JSON */

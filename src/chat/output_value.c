@@ -274,6 +274,16 @@ static bool word_char(uint8_t c)
     return (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || c >= 0x80 || (c && strchr("_-+.$@/#%&*!?~^|;", c));
 }
 
+/* Too long is found at the beginning of a character, never inside. */
+static enum value_step more_of_word(struct output_value *v, uint8_t c)
+{
+    bool inside = (c & 0xC0) == 0x80;
+    if (v->word_n == VALUE_WORD_MAX || (v->word_n > VALUE_WORD_MAX - 4 && !inside))
+        return VALUE_FAIL;
+    v->word[v->word_n++] = (char)c;
+    return VALUE_MORE;
+}
+
 static size_t digits(struct str s, size_t at)
 {
     size_t n = 0;
@@ -369,10 +379,7 @@ static enum value_step in_word(struct output_value *v, uint8_t c, struct buf *ou
         return VALUE_MORE;
     }
     if (word_char(c)) {
-        if (v->word_n == VALUE_WORD_MAX)
-            return VALUE_FAIL;
-        v->word[v->word_n++] = (char)c;
-        return VALUE_MORE;
+        return more_of_word(v, c);
     }
     if (!put_word(v, out))
         return VALUE_FAIL;
@@ -515,10 +522,7 @@ static enum value_step put_colon(struct output_value *v, uint8_t c, struct buf *
 static enum value_step key_word(struct output_value *v, uint8_t c, struct buf *out)
 {
     if (word_char(c)) {
-        if (v->word_n == VALUE_WORD_MAX)
-            return VALUE_FAIL;
-        v->word[v->word_n++] = (char)c;
-        return VALUE_MORE;
+        return more_of_word(v, c);
     }
     put_quoted(str_n(v->word, v->word_n), out);
     v->state = V_COLON;

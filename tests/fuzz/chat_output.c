@@ -24,14 +24,14 @@ struct script { /* events, adjacent deltas joined */
     struct buf all, args;
     int kind;
     uint32_t calls;
-    bool open;
+    bool open, valid; /* valid: the text is UTF-8 */
 };
 
 static void end_call(struct script *s, const struct output_event *e)
 {
     struct err err = {0};
     must(s->open);
-    if (e->whole) {
+    if (e->whole && s->valid) {
         yyjson_doc *doc = json_parse(buf_view(&s->args), "arguments", &err);
         must(doc && yyjson_is_obj(yyjson_doc_get_root(doc)));
         json_free(doc);
@@ -71,7 +71,7 @@ static void play(const struct output_options *o, struct str text, size_t step, s
     struct err err = {0};
     bool special = false;
     size_t n = step;
-    *s = (struct script){.kind = -1};
+    *s = (struct script){.kind = -1, .valid = utf8_valid(text)};
     must(output_open(o, &p, &err) == 0);
     while (text.n) {
         if (text.p[0] == 1) {
