@@ -80,7 +80,17 @@ static void test_compositions(void **state)
     d.seen[0] = 0;
     assert_int_equal(op_attn_prepare(&d, &ap, &err), 0);
     assert_string_equal(d.seen, "norm kv_write ");
+    struct weight_head stack = {DTYPE_F32, 8, 16, "experts", 4};
+    const struct weight *experts = (const struct weight *)(const void *)&stack;
+    struct op_expert_gated eg = {.x = tensor(2, 16), .y = other(4, 8), .gate = experts, .up = experts, .ids = words,
+                                 .scratch_gate = other(4, 8), .scratch_up = other(4, 8)};
+    d.seen[0] = 0;
+    assert_int_equal(op_expert_gated(&d, &eg, &err), 0);
+    assert_string_equal(d.seen, "expert_linear expert_linear gated ");
     d.head.backend = &fused, d.seen[0] = 0;
+    assert_int_equal(op_expert_gated(&d, &eg, &err), 0);
+    assert_string_equal(d.seen, "expert_gated ");
+    d.seen[0] = 0;
     assert_int_equal(op_norm_linear(&d, &nl, &err) | op_norm_gated(&d, &ng, &err) | op_attn_prepare(&d, &ap, &err), 0);
     assert_string_equal(d.seen, "norm_linear norm_gated attn_prepare ");
 }
@@ -112,6 +122,22 @@ static void test_shapes_refused(void **state)
     REFUSED(op_norm(&d, &norm, &err), "stride 3");
     struct op_rope rope = {.x = tensor(2, 64), .n_heads = 2, .head_dim = 32, .table = tensor(2, 34)};
     REFUSED(op_rope(&d, &rope, &err), "34 columns for heads of 32");
+    struct weight_head stack = {DTYPE_F32, 8, 16, "experts", 4};
+    struct op_expert_linear expert = {.w = weight(0), .x = tensor(2, 16), .y = other(4, 8), .ids = words};
+    REFUSED(op_expert_linear(&d, &expert, &err), "'up' is a stack of 0");
+    expert.w = (const struct weight *)(const void *)&stack, expert.x = tensor(3, 16);
+    REFUSED(op_expert_linear(&d, &expert, &err), "4 slots of 3 rows");
+    linear.w = expert.w;
+    linear.y = other(3, 8);
+    REFUSED(op_linear(&d, &linear, &err), "'experts' is a stack of 4");
+    struct op_route route = {.logits = tensor(1, 8), .top = 9, .ids = words, .weights = memory};
+    REFUSED(op_route(&d, &route, &err), "9 of 8 experts");
+    route.top = 5, route.groups = 4, route.group_top = 2, route.group_best = 2;
+    REFUSED(op_route(&d, &route, &err), "2 of 4 groups");
+    route.top = 2, route.score = ROUTE_SOFTMAX_TOP, route.bias = memory;
+    REFUSED(op_route(&d, &route, &err), "follow the choice");
+    struct op_expert_sum sum = {.x = tensor(5, 4), .y = other(2, 4), .weights = memory};
+    REFUSED(op_expert_sum(&d, &sum, &err), "5 slots of 2 rows");
     struct op_softcap cap = {.x = tensor(1, 4), .cap = NAN};
     REFUSED(op_softcap(&d, &cap, &err), "cap nan");
     struct op_blend blend = {.n = 1, .m = 1, .x = {tensor(1, 4)}, .base = {other(1, 4)}, .y = {tensor(1, 4)}, .coef = other(1, 1)};
