@@ -114,7 +114,8 @@ def golden_steps(run, folder, converted):
         run.step("goldens, MXFP4 against its values", [program("kl_run"), "1e-3", packed])
 
 
-MATRIX_MODELS = ("llama", "gemma3", "qwen3", "phi3_long", "granite", "mistral", "lfm2", "qwen3_5", "qwen3_moe", "gpt_oss", "qwen3_5_moe", "glm4_moe", "gemma4_e", "nemotron_h")
+MATRIX_MODELS = ("llama", "gemma3", "qwen3", "phi3_long", "granite", "mistral", "lfm2", "qwen3_5", "qwen3_moe", "gpt_oss", "qwen3_5_moe", "glm4_moe",
+                 "gemma4", "nemotron_h")
 
 
 def matrix_steps(run, golden, models, long):

@@ -57,6 +57,13 @@ static void embed_one(const struct random_kind *k, struct device *d, uint32_t ro
                 fail_msg("%s: row %u differs from the file's meaning", k->name, ids[r]);
         }
     }
+    ids[1] = rows, ids[2] = UINT32_MAX - 1; /* past the table: its first row; UINT32_MAX is no id */
+    struct op_embed wrap = {.w = w, .ids = ids, .y = {y, 3, cols, cols}, .scale = 1, .wrap = true};
+    assert_int_equal(backend_cpu.embed(d, &wrap), 0);
+    step(d);
+    weight_src_row(&src, 0, want);
+    for (uint32_t r = 1; r < 3; r++)
+        assert_memory_equal(want, y + (size_t)r * cols, cols * sizeof *want);
     backend_cpu.weight_free(d, w);
     random_weight_free(&src);
     free(ids), free(y), free(want);

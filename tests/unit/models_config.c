@@ -249,6 +249,36 @@ static void test_refusals(void **state)
     }
 }
 
+/* A layer that reads another's keys and values has no format of its own, nor one that keeps nothing. */
+static void test_layers_without_state(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *named;
+        uint32_t layer;
+    } cases[] = {{"gemma4_e", "layer 3 reads what layer 2 stores", 3}, {"gemma3n", "layer 4 reads what layer 1 stores", 4},
+                 {"nemotron_h", "layer 1 stores nothing", 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char dir[4096];
+        struct device *d = NULL;
+        struct model *m = NULL;
+        struct err err = {0};
+        struct device_config cfg = {0};
+        struct model_kv_layer own = {.layer = cases[i].layer, .k_format = KV_F32, .v_format = KV_F32};
+        struct model_options opt = {.k_format = KV_F16, .v_format = KV_F16, .rows_max = 8, .kv_layers = &own, .kv_layer_count = 1};
+        snprintf(dir, sizeof dir, "%s/../golden/%s", TEST_DATA, cases[i].name);
+        assert_int_equal(backend_trace.device_open(&cfg, &d, &err), 0);
+        assert_int_equal(model_open(dir, d, &opt, &m, &err), ERR_ARGUMENT);
+        if (strstr(err.text, cases[i].named) == NULL) {
+            fail_msg("%s: expected '%s', got '%s'", cases[i].name, cases[i].named, err.text);
+        }
+        own.layer = 0;
+        assert_int_equal(model_open(dir, d, &opt, &m, &err), 0);
+        model_close(m);
+        backend_trace.device_close(d);
+    }
+}
+
 /* Null, false and harmless fields open; old rotary buffers and a tied head's copy are left aside. */
 static void test_harmless(void **state)
 {
@@ -337,7 +367,7 @@ static void test_span_checks(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_trace), cmocka_unit_test(test_refusals),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_trace), cmocka_unit_test(test_refusals), cmocka_unit_test(test_layers_without_state),
                                        cmocka_unit_test(test_harmless), cmocka_unit_test(test_faults),
                                        cmocka_unit_test(test_span_checks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
