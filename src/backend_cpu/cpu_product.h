@@ -8,6 +8,7 @@ enum {
     ALONE_MAX = 8192,        /* rows * cols a worker prepares for itself */
     ALONE_ROWS = 4,
     ROWS_BYTES = 256 << 10,  /* input bytes of one row block: half of a second-level cache */
+    ROWS_FLOAT_MIN = 36,     /* float rows of one row block, however long */
     PANELS_FEW = 8,          /* panels per kernel call for up to 8 rows */
     PANELS_MANY = 4,         /* for more rows */
     OUT_FLOATS = CPU_DOT_ROWS * PANELS_MANY * CPU_PANEL_ROWS,
@@ -41,11 +42,11 @@ struct input {
 };
 
 /* Rows per row block.  Quantised rows lie chunk by chunk, so as many as a kernel takes; of float rows what stays in the second-level
- * cache while panels pass. */
+ * cache while panels pass, but enough of them for each reading of the weights, and groups of 6 as the kernels take them. */
 static inline uint32_t block_rows(const struct input *in)
 {
-    uint32_t n = (uint32_t)(ROWS_BYTES / in->f_stride) / 8 * 8;
-    return in->q || n > CPU_DOT_ROWS ? CPU_DOT_ROWS : n < 16 ? 16 : n;
+    uint32_t n = (uint32_t)(ROWS_BYTES / in->f_stride) / 6 * 6;
+    return in->q || n > CPU_DOT_ROWS ? CPU_DOT_ROWS : n < ROWS_FLOAT_MIN ? ROWS_FLOAT_MIN : n;
 }
 
 static inline void dot(const struct cpu_kernels *k, const struct weight *w, const struct input *in, uint32_t row, uint32_t rows, uint32_t panel,
