@@ -166,6 +166,16 @@ struct ahead {
     size_t delta;
     uint32_t bytes; /* per block; 0: nothing to fetch */
 };
+INLINE void ahead_lines(struct ahead *a, int lines) /* a constant: no loop */
+{
+#pragma GCC unroll 16
+    for (int i = 0; i < lines; i++) {
+        _mm_prefetch((const char *)a->at + 64 * i, _MM_HINT_T0);
+        if (PANEL_STEP == 2)
+            _mm_prefetch((const char *)a->at + a->delta + 64 * i, _MM_HINT_T0);
+    }
+    a->at += a->bytes;
+}
 INLINE void ahead_block(struct ahead *a)
 {
     for (uint32_t i = 0; i < a->bytes; i += 64) {
@@ -196,7 +206,8 @@ typedef void (*segment_fn)(const struct cpu_panel *panel, const uint8_t *packed,
         ROWS(TILE_LOAD, 0)                                                                                       \
         for (uint32_t at = 0, left = unit; at < n; at++) {                                                       \
             const uint8_t *body = b + (BHEAD);                                                                   \
-            ahead_block(&next);                                                                                  \
+            if (next.bytes)                                                                                      \
+                ahead_lines(&next, ((BHEAD) + (BODY) + 127) / 64); /* with its share of the unit header */       \
             BLOCK(ROWS, W, D, M, SC, MN, START_WIDE, GROUP_SIGNED)                                               \
             b = body + (BODY);                                                                                   \
             if (--left == 0)                                                                                     \
