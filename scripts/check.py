@@ -160,17 +160,26 @@ def fuzz_steps(run, seconds):
     run.together(steps)
 
 
+def api_step(run, preset, name, long):
+    """The server under a sanitizer, by its clients; check long runs all of them and more streams at once."""
+    files = [os.path.join("tests", "api", f) for f in ([""] if long else ["test_http.py", "test_tools.py", "test_load.py"])]
+    env = {"RHAPSODE": os.path.join(preset, "rhapsode"), "MODELS": MODELS, "LOAD_STREAMS": "1000" if long else "60", "LOAD_SECONDS": "120" if long else "10"}
+    run.step(f"API, {name}", [PYTHON, "-m", "pytest", "-q", *files], env)
+
+
 def sanitizer_steps(run, long):
     if run.build("asan", "unit_tests", "rhapsode"):
         # check long adds the slow ones
         slow = [] if long else ["-E", "engine_draft|engine_rounds|engine_faults|engine_hit_time"]
         run.step("unit, address and undefined", ["ctest", "--test-dir", ASAN, "-j2", "--output-on-failure", "--timeout", "1800", *slow],
                  {"STRESS_REQUESTS": "20000" if long else "1000"})
-    if run.build("tsan", "unit_tests"):
+        api_step(run, ASAN, "address and undefined", long)
+    if run.build("tsan", "unit_tests", "rhapsode"):
         # the tests with many threads; check long adds the slow ones
         names = "engine_|backend_cpu_|front_" if long else "engine_threads|engine_stress|backend_cpu_queue|front_requests|front_stream"
         run.step("unit, thread", ["ctest", "--test-dir", TSAN, "-j2", "--output-on-failure", "--timeout", "900", "-R", names],
                  {"STRESS_REQUESTS": "5000" if long else "1000"})
+        api_step(run, TSAN, "thread", long)
 
 
 def tier_check(run, long=False):
@@ -189,7 +198,7 @@ def tier_check(run, long=False):
     models = real_models(run)
     single_steps(run, golden, [models[n] for n in models], long)
     matrix_steps(run, golden, models, long)
-    env = {"RHAPSODE": os.path.join(RELEASE, "rhapsode"), "MODELS": MODELS, "RELEASE": RELEASE}
+    env = {"RHAPSODE": os.path.join(RELEASE, "rhapsode"), "MODELS": MODELS, "RELEASE": RELEASE, **({"LOAD_STREAMS": "2000", "LOAD_SECONDS": "600"} if long else {"LOAD_SECONDS": "60"})}
     run.step("program", [PYTHON, "-m", "pytest", "-q", "tests"], env)
     sanitizer_steps(run, long)
     fuzz_steps(run, 0)

@@ -12,7 +12,7 @@
 
 enum { KEYS_MAX = 4096, KEY_FILE_MAX = 1 << 20, PORT_DEFAULT = 8080 };
 
-struct keys { /* process lifetime: the texts are never freed before it ends */
+struct keys { /* owns the list and its texts */
     struct server_key *list;
     size_t n;
     struct buf text;
@@ -32,7 +32,7 @@ static void add_key(struct keys *k, const char *name, const char *key, bool admi
     if (!k->list)
         k->list = mem_alloc(KEYS_MAX * sizeof *k->list);
     if (k->n < KEYS_MAX)
-        k->list[k->n++] = (struct server_key){name, key, admin};
+        k->list[k->n++] = (struct server_key){copy(str_of(name)), copy(str_of(key)), admin};
 }
 
 /* "[NAME] KEY [admin]" */
@@ -52,7 +52,10 @@ static int key_line(struct keys *k, const char *path, int number, struct str lin
         return session_usage("serve", "%s:%d: expected [NAME] KEY [admin]", path, number);
     char name[32];
     snprintf(name, sizeof name, "key%d", number);
-    add_key(k, n == 2 ? copy(words[0]) : copy(str_of(name)), copy(words[n - 1]), admin);
+    char *own = n == 2 ? copy(words[0]) : NULL, *key = copy(words[n - 1]);
+    add_key(k, own ? own : name, key, admin);
+    mem_free(own);
+    mem_free(key);
     return 0;
 }
 
@@ -75,12 +78,22 @@ static int read_keys(struct keys *k, const struct options *o)
     return rc;
 }
 
-/* The one complete model of the store, when no other is named. */
-static const char *only_model(const struct options *o)
+static void keys_free(struct keys *k)
+{
+    for (size_t i = 0; i < k->n; i++) {
+        mem_free((char *)(uintptr_t)k->list[i].name);
+        mem_free((char *)(uintptr_t)k->list[i].key);
+    }
+    mem_free(k->list);
+    buf_free(&k->text);
+}
+
+/* The one complete model of the store, when no other is named; to be freed. */
+static char *only_model(const struct options *o)
 {
     char *list = NULL;
     struct err err = {0};
-    const char *found = NULL;
+    char *found = NULL;
     if (rh_store_list_json(o->store_dir, &list, NULL))
         return NULL;
     yyjson_doc *doc = json_parse(str_of(list), "store", &err);
@@ -92,7 +105,7 @@ static const char *only_model(const struct options *o)
     return found;
 }
 
-static const char *last_part(const char *path)
+static char *last_part(const char *path)
 {
     struct str s = str_of(path);
     while (s.n > 1 && s.p[s.n - 1] == '/')
@@ -125,8 +138,9 @@ static int serve(struct session *s, const struct options *o, const struct keys *
         return rc;
     if (watchdog)
         str_to_u64(str_of(watchdog), &watchdog_us);
+    char *id = o->model_id ? NULL : last_part(o->args[0]);
     struct server_config cfg = {
-        .model = s->model, .model_id = o->model_id ? o->model_id : last_part(o->args[0]), .sampling = &sampling, .host = o->host,
+        .model = s->model, .model_id = o->model_id ? o->model_id : id, .sampling = &sampling, .host = o->host,
         .port = o->given[OPT_PORT] ? (uint16_t)o->port : PORT_DEFAULT, .unix_path = o->unix_path, .tls_cert = o->tls_cert, .tls_key = o->tls_key,
         .keys = keys->list, .key_count = keys->n, .open_bind = o->no_key, .hosts = o->allow_host.items, .host_count = o->allow_host.n,
         .origins = o->allow_origin.items, .origin_count = o->allow_origin.n, .strict = o->strict, .log_requests = o->log_requests,
@@ -137,6 +151,7 @@ static int serve(struct session *s, const struct options *o, const struct keys *
         fprintf(stderr, "rhapsode serve: %s\n", err.text);
         rc = 1;
     }
+    mem_free(id);
     mem_free(biases);
     return rc;
 }
@@ -145,7 +160,8 @@ int cli_serve(struct options *o)
 {
     struct session s = {0};
     struct keys keys = {0};
-    const char *name = o->arg_count ? o->args[0] : o->model ? o->model : only_model(o);
+    char *only = o->arg_count || o->model ? NULL : only_model(o);
+    const char *name = o->arg_count ? o->args[0] : o->model ? o->model : only;
     int rc = read_keys(&keys, o);
     if (rc == 0 && !name)
         rc = session_usage("serve", "no model given, and the store does not hold exactly one (rhapsode ls)");
@@ -157,7 +173,7 @@ int cli_serve(struct options *o)
     if (rc == 0)
         rc = serve(&s, o, &keys);
     session_close(&s);
-    buf_free(&keys.text);
-    mem_free(keys.list);
+    keys_free(&keys);
+    mem_free(only);
     return rc;
 }

@@ -115,6 +115,11 @@ struct params {
     void *own;                     /* the API's, in the arena */
 };
 
+struct field_list {
+    const struct field *list;
+    size_t count;
+};
+
 struct reader {
     struct server *s;
     struct params *p;

@@ -552,6 +552,8 @@ static const struct field message_fields[] = {
     MESSAGE_PARTS, SAMPLER_FIELDS, EXTRA_FIELDS, CALLED("seed", read_seed), {"max_tokens", FIELD_I64, 1, 4294967295.0, AT(max_tokens), NULL},
     CALLED("stop_sequences", read_stops), {"stream", FIELD_BOOL, 0, 0, AT(stream), NULL}, SILENT("metadata"), SILENT("service_tier")};
 static const struct field count_fields[] = {MESSAGE_PARTS};
+const struct field_list message_field_list = {message_fields, FIELDS_COUNT(message_fields)};
+const struct field_list count_field_list = {count_fields, FIELDS_COUNT(count_fields)};
 
 static int read_all(struct reader *r, yyjson_val *root, const struct field *list, size_t count)
 {

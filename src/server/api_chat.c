@@ -292,6 +292,7 @@ static const struct field chat_fields[] = {
     REFUSED("documents"), REFUSED("continue_final_message"), SILENT("prediction"), CALLED("verbosity", read_verbosity), SILENT("user"), SILENT("metadata"),
     SILENT("store"), SILENT("service_tier"), SILENT("prompt_cache_key"), SILENT("prompt_cache_retention"), SILENT("safety_identifier"),
 };
+const struct field_list chat_field_list = {chat_fields, FIELDS_COUNT(chat_fields)};
 
 int route_chat(struct call *c, struct api_error *e)
 {

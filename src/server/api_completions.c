@@ -280,6 +280,7 @@ static const struct field completion_fields[] = {
     {"stream", FIELD_BOOL, 0, 0, AT(stream), NULL}, CALLED("stream_options", read_stream_options), {"echo", FIELD_BOOL, 0, 0, AT(echo), NULL},
     CALLED("response_format", read_response_format), REFUSED("suffix"), SILENT("user"), SILENT("metadata"),
 };
+const struct field_list completion_field_list = {completion_fields, FIELDS_COUNT(completion_fields)};
 
 static int make_own(struct reader *r, const struct prompts *list, struct completions **out)
 {

@@ -288,6 +288,8 @@ static const struct field chat_fields[] = {OLLAMA_PARTS, CALLED("messages", chat
 static const struct field generate_fields[] = {OLLAMA_PARTS, CALLED("prompt", read_prompt), CALLED("system", read_system), CALLED("raw", read_raw),
                                                CALLED("suffix", refuse_unless_empty), CALLED("images", refuse_unless_empty),
                                                CALLED("template", refuse_unless_empty), CALLED("context", refuse_unless_empty)};
+const struct field_list ollama_chat_field_list = {chat_fields, FIELDS_COUNT(chat_fields)};
+const struct field_list ollama_generate_field_list = {generate_fields, FIELDS_COUNT(generate_fields)};
 
 static int chat_of_prompt(struct reader *r)
 {

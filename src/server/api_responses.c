@@ -312,6 +312,7 @@ static const struct field responses_fields[] = {
     REFUSED("context_management"), REFUSED("moderation"), SILENT("user"), SILENT("service_tier"), SILENT("prompt_cache_key"),
     SILENT("prompt_cache_retention"), SILENT("prompt_cache_options"), SILENT("safety_identifier"),
 };
+const struct field_list responses_field_list = {responses_fields, FIELDS_COUNT(responses_fields)};
 
 /* ---- tools: flat here, nested in templates ---- */
 

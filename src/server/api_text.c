@@ -207,6 +207,9 @@ static const struct field tokenize_fields[] = {
     CALLED("with_pieces", read_pieces)};
 static const struct field detokenize_fields[] = {CALLED("model", read_model), CALLED("tokens", read_tokens)};
 static const struct field render_fields[] = {CHAT_PARTS};
+const struct field_list tokenize_field_list = {tokenize_fields, FIELDS_COUNT(tokenize_fields)};
+const struct field_list detokenize_field_list = {detokenize_fields, FIELDS_COUNT(detokenize_fields)};
+const struct field_list render_field_list = {render_fields, FIELDS_COUNT(render_fields)};
 
 static struct text_job *make_job(struct reader *r, const struct text_fields *f)
 {

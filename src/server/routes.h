@@ -32,12 +32,17 @@
     X(POST, "/tokenize", false, USER, OPENAI, route_tokenize, "text or messages -> ids")                                       \
     X(POST, "/detokenize", false, USER, OPENAI, route_detokenize, "ids -> text")                                               \
     X(POST, "/apply-template", false, USER, OPENAI, route_apply_template, "messages -> text")                                  \
+    X(GET, "/openapi.json", false, OPEN, OPENAI, route_openapi, "this document")                                               \
     X(GET, "/metrics", false, ADMIN, OPENAI, route_metrics, "counters for Prometheus")                                         \
     X(GET, "/stats", false, ADMIN, OPENAI, route_stats, "the same and more as JSON")
 
 #define ROUTE_PROTO(method, path, prefix, who, shape, fn, text) int fn(struct call *c, struct api_error *e); /* some stand twice */
 ROUTE_LIST(ROUTE_PROTO)
 #undef ROUTE_PROTO
+
+/* The fields of bodies, for the document. */
+extern const struct field_list chat_field_list, completion_field_list, message_field_list, count_field_list, responses_field_list, tokenize_field_list,
+    detokenize_field_list, render_field_list, ollama_chat_field_list, ollama_generate_field_list;
 
 /* The HTTP handler of the whole server. */
 struct http_handler routes_handler(struct server *s);

@@ -1,0 +1,51 @@
+"""test_openapi.py: the document served at /openapi.json says what is there, and no request made from it brings a 5xx."""
+import json
+import random
+import urllib.error
+import urllib.request
+
+VALUES = [None, True, False, 0, 1, -1, 3, 1.5, 1e308, -1e308, 2**63, 2**64 - 1, "", "x", "\u0000", "\U0001f30a", "auto", [], [1], ["a"], [None], [[1, 2]], {}, {"a": 1},
+          {"type": "text"}, {"type": "function", "function": {"name": "f"}}, [{"role": "user", "content": "hi"}], [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
+          [{"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}], [{"type": "function_call"}]]
+GOOD = {"messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "input": "hi", "max_tokens": 2, "max_completion_tokens": 2, "max_output_tokens": 2, "tokens": [1],
+        "options": {"num_predict": 2}}
+
+
+def test_routes_are_in_it(server):
+    doc = server.json("/openapi.json")
+    assert doc["openapi"].startswith("3.1")
+    for path in ("/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/responses/{id}", "/api/chat", "/health", "/metrics"):
+        assert path in doc["paths"]
+    assert set(doc["paths"]["/v1/responses/{id}"]) == {"get", "delete", "post"}
+    fields = doc["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    assert fields["temperature"] == {"type": ["number", "null"], "minimum": 0, "maximum": 1000} and "functions" not in fields
+
+
+def test_no_body_brings_a_5xx(server):
+    """Fields of each body with values of every kind."""
+    rng = random.Random(3)
+    doc = server.json("/openapi.json")
+    statuses = {}
+    for path, methods in doc["paths"].items():
+        if "post" not in methods:
+            continue
+        names = list(methods["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]) + ["unknown"]
+        for _ in range(40):
+            body = {k: v for k, v in GOOD.items() if k in names}
+            for name in rng.sample(names, min(len(names), rng.randrange(1, 4))):
+                body[name] = rng.choice(VALUES)
+            if body.get("n") or body.get("max_tokens", 1) in (None, -1):
+                body["max_tokens"] = 2
+            body.pop("ignore_eos", None)
+            request = urllib.request.Request(server.url + path.replace("{id}", "x"), data=json.dumps(body).encode(), headers={"Content-Type": "application/json"})
+            try:
+                with urllib.request.urlopen(request, timeout=120) as reply:
+                    reply.read()
+                    status = reply.status
+            except urllib.error.HTTPError as e:
+                status = e.code
+                assert json.loads(e.read())["error"], (path, body)
+            assert status < 500, (path, body, status)
+            statuses[status] = statuses.get(status, 0) + 1
+    assert statuses[200] > 20 and statuses[400] > 20, statuses
+    server.until_idle(60)
