@@ -110,7 +110,6 @@ struct params {
     size_t stop_count;
     uint32_t *stop_ids;
     size_t stop_id_count;
-    bool truncate;                 /* truncation: auto */
     bool progress;
     void *own;                     /* the API's, in the arena */
 };

@@ -12,8 +12,7 @@ enum { TOOLS_MAX = 1024 };
 struct responses_fields { /* read together */
     yyjson_val *input, *instructions, *tools, *metadata, *include;
     struct str previous;
-    bool store, strict_text;
-    int64_t max_tokens;
+    bool store;
 };
 
 static struct responses_fields *own(struct reader *r)
@@ -379,8 +378,8 @@ static int make_echo(struct reader *r, struct responses *o)
     put_value(&b, "instructions", own(r)->instructions, "null");
     put_value(&b, "metadata", own(r)->metadata, "{}");
     put_value(&b, "tools", own(r)->tools, "[]");
-    buf_printf(&b, ",\"tool_choice\":\"%s\",\"parallel_tool_calls\":%s,\"store\":%s,\"truncation\":\"%s\",\"background\":false", p->tools_off ? "none" : "auto",
-               p->parallel_off ? "false" : "true", own(r)->store ? "true" : "false", p->truncate ? "auto" : "disabled");
+    buf_printf(&b, ",\"tool_choice\":\"%s\",\"parallel_tool_calls\":%s,\"store\":%s,\"truncation\":\"disabled\",\"background\":false", p->tools_off ? "none" : "auto",
+               p->parallel_off ? "false" : "true", own(r)->store ? "true" : "false");
     buf_z(&b, ",\"temperature\":");
     buf_json_f32(&b, p->sampling.temperature);
     buf_z(&b, ",\"top_p\":");

@@ -226,10 +226,10 @@ int read_truncation(struct reader *r, yyjson_val *v, const char *pointer)
     struct str text = {0};
     if (read_text(r, v, pointer, 64, &text))
         return -1;
-    r->p->truncate = str_is(text, "auto");
-    if (r->p->truncate || str_is(text, "disabled"))
+    if (str_is(text, "disabled"))
         return 0;
-    return api_fail(r->err, 400, "invalid_value", pointer, "%s: expected auto or disabled, got '%.*s'", pointer, STR_ARG(text));
+    return api_fail(r->err, 400, "unsupported_parameter", pointer, "%s: expected disabled; to cut prompts that are too long is not supported, got '%.*s'", pointer,
+                    STR_ARG(text));
 }
 
 int read_variables(struct reader *r, yyjson_val *v, const char *pointer)

@@ -172,7 +172,7 @@ BAD = [
     ({"tool_choice": "required"}, "/tool_choice"), ({"functions": []}, "/functions"), ({"audio": {}}, "/audio"),
     ({"modalities": ["audio"]}, "/modalities"), ({"reasoning_effort": "some"}, "/reasoning_effort"), ({"kv": "f32:f33"}, ""),
     ({"presence_penalty": 3}, "/presence_penalty"), ({"stop_token_ids": [1, -1]}, "/stop_token_ids/1"), ({"propose": "oracle"}, ""),
-    ({"stream_options": 1}, "/stream_options"), ({"truncation": "maybe"}, "/truncation"), ({"chat_template_kwargs": []}, "/chat_template_kwargs"),
+    ({"stream_options": 1}, "/stream_options"), ({"truncation": "auto"}, "/truncation"), ({"chat_template_kwargs": []}, "/chat_template_kwargs"),
     ({"prompt_logprobs": 1}, "/prompt_logprobs"), ({"cache_salt": "x" * 200}, "/cache_salt"), ({"messages": [{"role": "assistant", "content": "x",
      "tool_calls": [{"id": "a", "type": "function", "function": {}}]}]}, "/messages/0/tool_calls/0"),
 ]
