@@ -12,6 +12,9 @@ set(RH_LIBRARIES OpenSSL::Crypto PkgConfig::XXHASH PkgConfig::PCRE2 PkgConfig::U
 if(YYJSON_FOUND)
   list(APPEND RH_LIBRARIES PkgConfig::YYJSON)
 endif()
+if(RH_CUDA)
+  list(APPEND RH_LIBRARIES CUDA::cudart_static)
+endif()
 
 add_library(rhapsode_static STATIC ${RH_OBJECTS})
 add_library(rhapsode_shared SHARED ${RH_OBJECTS})

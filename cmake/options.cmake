@@ -1,8 +1,8 @@
 # Compiler options of everything that is ours.  No machine-specific code, no fast-math; fused multiply-add only where it is written.
 add_library(rh_options INTERFACE)
-target_compile_options(rh_options INTERFACE
-  -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
+set(RH_C_OPTIONS -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
   -ffp-contract=off -fno-math-errno -fno-strict-aliasing -g)
+target_compile_options(rh_options INTERFACE "$<$<COMPILE_LANGUAGE:C>:${RH_C_OPTIONS}>")
 target_compile_definitions(rh_options INTERFACE _GNU_SOURCE)
 set(CMAKE_C_FLAGS_RELEASE "-O2 -DNDEBUG")
 set(CMAKE_C_FLAGS_DEBUG "-O1")

@@ -34,7 +34,7 @@ struct rh_text { const char *p; size_t n; };
 
 struct rh_host;
 struct rh_host_options {
-    const char *backend;      /* NULL = "cpu"; "ref" = the slow reference */
+    const char *backend;      /* "cpu", "cuda", "cuda:1"; "ref" = the slow reference; NULL = "auto": a GPU where one can be opened, else the CPU */
     const char *cpu_isa;      /* cap of the CPU level: "ref", "avx2", "avx512", "avx512vnni"; NULL = best */
     uint32_t threads;         /* 0 = physical cores, the cgroup quota respected */
     bool no_pin;              /* leave workers unpinned */

@@ -50,21 +50,21 @@ def book(bits):
     whole = [-x for x in reversed(positive)] + positive
     borders = [(a + b) / 2 for a, b in zip(whole, whole[1:])]
     print(f"/* levels {', '.join(f'{x:.6f}' for x in levels)} */")
-    print(f"static const int8_t book{bits}[16] = {numbers([str(x) for x in (whole * 2)[:16]], 16)};")
-    print(f"static const float book{bits}_borders[{len(borders)}] = {numbers([f'{x:.1f}f' for x in borders], 15)};")
-    print(f"static const float book{bits}_unit = {unit:.9g}f;\n")
+    print(f"KV_TABLE int8_t book{bits}[16] = {numbers([str(x) for x in (whole * 2)[:16]], 16)};")
+    print(f"KV_TABLE float book{bits}_borders[{len(borders)}] = {numbers([f'{x:.1f}f' for x in borders], 15)};")
+    print(f"KV_TABLE float book{bits}_unit = {unit:.9g}f;\n")
 
 
 def signs():
     bits = b"".join(hashlib.sha256(f"rhapsode kv signs {i}".encode()).digest() for i in range(3))
     words = [int.from_bytes(bits[i : i + 4], "little") for i in range(0, len(bits), 4)]
     print("/* element e is negated when bit e % 32 of word e / 32 is set */")
-    print(f"static const uint32_t sign_bits[{len(words)}] = {numbers([f'0x{w:08x}u' for w in words], 8)};\n")
+    print(f"KV_TABLE uint32_t sign_bits[{len(words)}] = {numbers([f'0x{w:08x}u' for w in words], 8)};\n")
 
 
 def main():
-    print("/* tensor/kv_tables.h - code books and signs of the K and V formats; made by scripts/kv_tables.py.  Included by kv_codec.c only. */")
-    print("#ifndef RH_TENSOR_KV_TABLES_H\n#define RH_TENSOR_KV_TABLES_H\n\n#include <stdint.h>\n")
+    print("/* tensor/kv_tables.h - code books and signs of the K and V formats; made by scripts/kv_tables.py.  Included by kv_codec.c and by backends whose device has memory of its own. */")
+    print("#ifndef RH_TENSOR_KV_TABLES_H\n#define RH_TENSOR_KV_TABLES_H\n\n#include <stdint.h>\n\n/* storage of the tables; a backend that keeps them elsewhere says where */\n#ifndef KV_TABLE\n#define KV_TABLE static const\n#endif\n")
     book(4)
     book(3)
     signs()

@@ -21,16 +21,17 @@ BELOW = {
     "kv": {"tensor", "format"},
     "backend_ref": {"tensor", "format"},
     "backend_cpu": {"tensor", "format"},
+    "backend_cuda": {"tensor", "format"},
     "backend_trace": {"tensor", "format"},
     "models": {"kv", "tensor", "format"},
     "plan": {"models", "kv", "tensor", "format"},
-    "engine": {"plan", "models", "kv", "tensor", "format", "grammar", "backend_ref", "backend_cpu"},
+    "engine": {"plan", "models", "kv", "tensor", "format", "grammar", "backend_ref", "backend_cpu", "backend_cuda"},
     "front": {"engine", "plan", "models", "kv", "tensor", "format", "text", "grammar", "chat", "hub", "backend_cpu"},
     "server": set(),
     "cli": {"server"},
 }
 # engine reaches backends in its one list only; front reaches the CPU backend's limit probes only; cli reaches the server in its one verb
-ONLY_IN = {("engine", "backend_ref"): {"backends.c"}, ("engine", "backend_cpu"): {"backends.c"}, ("front", "backend_cpu"): {"bench.c", "lib_bench.c"},
+ONLY_IN = {("engine", "backend_ref"): {"backends.c"}, ("engine", "backend_cpu"): {"backends.c"}, ("engine", "backend_cuda"): {"backends.c"}, ("front", "backend_cpu"): {"bench.c", "lib_bench.c"},
            ("cli", "server"): {"serve.c"}}
 FILE_LINES, HEADER_LINES, FUNCTION_LINES = 1000, 250, 80
 EXCEPTIONS = {
@@ -100,7 +101,7 @@ def main():
             for i, line in enumerate(lines):
                 if WORDS.search(line):
                     bad.append(f"{path}:{i + 1}: {line.strip()[:100]}")
-        if not path.endswith((".c", ".h")):
+        if not path.endswith((".c", ".h", ".cu", ".cuh")):
             continue
         if path.startswith("src/"):
             check_includes(path, text, bad)

@@ -1,6 +1,6 @@
 /* tests/kl_run.c - what quantised arithmetic costs: KL(F, ours) of GGUF files beside golden folders, F = backend ref in f32.
  *
- * usage: kl_run LIMIT DIR [NAME=LIMIT...]        a NAME's own limit, for models that 8-bit activations cost more whoever computes
+ * usage: kl_run [--cuda] LIMIT DIR [NAME=LIMIT...]        a NAME's own limit, for models that 8-bit activations cost more whoever computes
  *
  * For every DIR/NAME.gguf with DIR/NAME/golden.json, or DIR/NAME.packed whose twin of plain elements DIR/NAME is: the golden's prompt and greedy ids in one span, every position compared.  A model
  * fails when its mean is above LIMIT.  Of a model with experts the second run takes the first one's, because one other choice where two
@@ -98,6 +98,8 @@ static double divergence(const float *f, const float *x, uint32_t n)
     return kl;
 }
 
+static const char *backend = "cpu";
+
 static double mean_divergence(const float *f, const float *x, uint32_t n, uint32_t vocab)
 {
     double sum = 0;
@@ -154,7 +156,7 @@ static bool run_file(const char *dir, const char *name, double limit, uint32_t *
     bool twins = file_is_dir(packed);
     int rc = read_ids(golden, ids, &n, &plain.context, &err);
     own = plain;
-    own.backend = "cpu";
+    own.backend = backend;
     own.kv = "f16";
     if (rc == 0)
         rc = logits_of(twins ? twin : gguf, &plain, ids, n, &f, &info, &err);
@@ -187,10 +189,12 @@ static double limit_of(const char *name, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    DIR *d = argc >= 3 ? opendir(argv[2]) : NULL;
+    if (argc > 1 && strcmp(argv[1], "--cuda") == 0)
+        backend = "cuda", argc--, argv++;
+    DIR *d = argc >= 3 && run_backend(backend) != NULL ? opendir(argv[2]) : NULL;
     uint32_t good = 0, all = 0, positions = 0;
     if (d == NULL) {
-        fprintf(stderr, "usage: kl_run LIMIT DIR [NAME=LIMIT...]\n");
+        fprintf(stderr, "usage: kl_run [--cuda] LIMIT DIR [NAME=LIMIT...]\n");
         return 2;
     }
     for (struct dirent *e = readdir(d); e != NULL; e = readdir(d)) {

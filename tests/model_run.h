@@ -7,11 +7,15 @@
 #include "base/mem.h"
 #include "models/model.h"
 
+#ifdef RH_HAVE_CUDA
+#include "backend_cuda/backend_cuda.h"
+#endif
+
 #include <stdbool.h>
 #include <string.h>
 
 struct run_config {
-    const char *backend; /* "ref" or "cpu" */
+    const char *backend; /* "ref", "cpu", or "cuda" where it was built */
     const char *level;   /* NULL = best */
     uint32_t threads;    /* 0 = all */
     const char *kv;      /* as kv_formats_parse reads it */
@@ -28,6 +32,10 @@ struct run {
 
 static inline const struct backend *run_backend(const char *name)
 {
+#ifdef RH_HAVE_CUDA
+    if (strcmp(name, "cuda") == 0)
+        return &backend_cuda;
+#endif
     return strcmp(name, "ref") == 0 ? &backend_ref : strcmp(name, "cpu") == 0 ? &backend_cpu : NULL;
 }
 

@@ -13,7 +13,8 @@
     X(VERBOSE, FLAG, verbose, "verbose", 'v', "", G_ALL, 0, 0, "", "notices on standard error")                                           \
     X(JSON, FLAG, json, "json", 0, "", G_JSON, 0, 0, "", "print one JSON object")                                                         \
     /* machine */                                                                                                                         \
-    X(BACKEND, STR, backend, "backend", 0, "", G_HOST, 0, 0, "NAME", "cpu (default) or ref, the slow reference")                          \
+    X(BACKEND, STR, backend, "device", 0, "backend", G_HOST, 0, 0, "NAME",                                                                \
+      "cpu, cuda or cuda:N, ref (the slow reference), or auto (default): a GPU where there is one")                                       \
     X(THREADS, U32, threads, "threads", 't', "", G_HOST, 1, 1024, "N", "worker threads; default: physical cores")                         \
     X(CPU_ISA, STR, cpu_isa, "cpu-isa", 0, "", G_HOST, 0, 0, "LEVEL", "highest instruction level: ref, avx2, avx512, avx512vnni")         \
     X(NO_PIN, FLAG, no_pin, "no-pin", 0, "", G_HOST, 0, 0, "", "leave worker threads unpinned")                                           \

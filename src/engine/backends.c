@@ -1,12 +1,21 @@
 /* engine/backends.c - the one list of backends: a backend is one folder and one word here. */
 #include "engine/backends.h"
 
+#include "base/log.h"
+
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#define BACKENDS(X) \
-    X(cpu)          \
-    X(ref)
+#ifdef RH_HAVE_CUDA
+#define BACKENDS_CUDA(X) X(cuda)
+#else
+#define BACKENDS_CUDA(X)
+#endif
+#define BACKENDS(X)  \
+    X(cpu)           \
+    X(ref)           \
+    BACKENDS_CUDA(X)
 
 #define BACKEND_EXTERN(name) extern const struct backend backend_##name;
 BACKENDS(BACKEND_EXTERN)
@@ -28,16 +37,61 @@ const struct backend *backends_at(uint32_t i)
     return list[i];
 }
 
+/* "cuda:1" -> "cuda", 1 */
+static int name_split(const char *name, char *word, size_t room, uint32_t *index, struct err *err)
+{
+    const char *colon = strchr(name, ':');
+    size_t n = colon ? (size_t)(colon - name) : strlen(name);
+    char *end = NULL;
+    *index = colon ? (uint32_t)strtoul(colon + 1, &end, 10) : 0;
+    if (n >= room || (colon && (end == colon + 1 || *end)))
+        return err_set(err, ERR_ARGUMENT, "device '%.64s': expected a name, or a name and a number as in cuda:1", name);
+    memcpy(word, name, n);
+    word[n] = 0;
+    return 0;
+}
+
 int backends_find(const char *name, const struct backend **out, struct err *err)
 {
-    char names[128] = "";
+    char names[128] = "", word[32];
     size_t n = 0;
-    for (uint32_t i = 0; i < backends_count(); i++) {
-        if (!name || strcmp(name, list[i]->name) == 0) {
+    uint32_t index;
+    int rc = name ? name_split(name, word, sizeof word, &index, err) : 0;
+    for (uint32_t i = 0; i < backends_count() && rc == 0; i++) {
+        if (!name || strcmp(word, list[i]->name) == 0) {
             *out = list[i];
             return 0;
         }
         n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", list[i]->name);
     }
-    return err_set(err, ERR_NOT_FOUND, "backend '%.64s': expected one of %s", name, names);
+    return rc ? rc : err_set(err, ERR_NOT_FOUND, "device '%.64s': expected auto or one of %s", name, names);
+}
+
+static int open_named(const char *name, const struct device_config *cfg, const struct backend **backend, struct device **out, struct err *err)
+{
+    struct device_config own = *cfg;
+    char word[32];
+    int rc = backends_find(name, backend, err);
+    if (rc == 0 && name)
+        rc = name_split(name, word, sizeof word, &own.index, err);
+    if (rc == 0 && strcmp((*backend)->name, "cuda") == 0)
+        own.level = NULL; /* levels are the CPU's */
+    if (rc == 0)
+        rc = backend_check(*backend, err);
+    return rc ? rc : (*backend)->device_open(&own, out, err);
+}
+
+int backends_open(const char *name, const struct device_config *cfg, const struct backend **backend, struct device **out, struct err *err)
+{
+    struct err why = {0};
+    *out = NULL;
+    if (name && strcmp(name, "auto") != 0)
+        return open_named(name, cfg, backend, out, err);
+    for (uint32_t i = 0; i < backends_count(); i++) {
+        if (strcmp(list[i]->name, "cuda") == 0 && open_named("cuda", cfg, backend, out, &why) == 0)
+            return 0;
+    }
+    if (why.text[0])
+        log_put(LOG_DEBUG, "%s: the CPU is used", why.text);
+    return open_named(NULL, cfg, backend, out, err);
 }

@@ -41,14 +41,12 @@ int rh_host_open(const struct rh_host_options *opt, struct rh_host **out, struct
     engine_gate_init(&h->gate);
     prepare_open(&h->prepare);
     h->state_bytes = opt->state_bytes;
-    int rc = backends_find(opt->backend, &h->backend, &err);
-    if (rc == 0 && opt->store_dir && !(h->store_dir = mem_try_strndup(opt->store_dir, strlen(opt->store_dir))))
+    int rc = 0;
+    if (opt->store_dir && !(h->store_dir = mem_try_strndup(opt->store_dir, strlen(opt->store_dir))))
         rc = err_nomem(&err, "store folder", strlen(opt->store_dir));
-    if (rc == 0)
-        rc = backend_check(h->backend, &err);
     struct device_config cfg = {.n_threads = opt->threads, .level = opt->cpu_isa, .pin = !opt->no_pin};
     if (rc == 0)
-        rc = h->backend->device_open(&cfg, &h->device, &err);
+        rc = backends_open(opt->backend, &cfg, &h->backend, &h->device, &err);
     if (rc) {
         rh_host_close(h);
         return front_error(rerr, &err, rc);

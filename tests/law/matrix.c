@@ -1,6 +1,6 @@
 /* tests/law/matrix.c - the first law over the engine: whatever is combined, a request's answer is the bytes of its plain run.
  *
- * usage: law_matrix [pairs|triples|full] [--cpu] [--table FILE] MODEL...        --cpu: large models: no backend ref, four formats
+ * usage: law_matrix [pairs|triples|full] [--cpu] [--device cuda] [--table FILE] MODEL...        --cpu: large models: no backend ref, four formats
  *
  * The plain run: the request alone, its prompt in one span, cold, no proposals, one thread, one step in flight.  An axis is a list of words
  * below; cells are chosen so that every pair (every triple) of words of different axes occurs in one, or all of them.  A cell that a
@@ -249,11 +249,14 @@ int main(int argc, char **argv)
     const char *table_path = NULL;
     int at = what ? 2 : 1;
     bool cpu = at < argc && !strcmp(argv[at], "--cpu");
+    const char *device = cpu ? "cpu" : NULL;
     at += cpu;
+    if (at + 1 < argc && !strcmp(argv[at], "--device"))
+        device = argv[at + 1], at += 2;
     if (at + 1 < argc && !strcmp(argv[at], "--table"))
         table_path = argv[at + 1], at += 2;
     if (at >= argc) {
-        fprintf(stderr, "usage: law_matrix [pairs|triples|full] [--cpu] [--table FILE] MODEL...\n");
+        fprintf(stderr, "usage: law_matrix [pairs|triples|full] [--cpu] [--device cuda] [--table FILE] MODEL...\n");
         return 2;
     }
     static struct matrix m;
@@ -261,7 +264,7 @@ int main(int argc, char **argv)
     struct cell *cells = NULL;
     uint32_t count = 0, good = 0, wrong = 0, refused = 0;
     what = what ? what : "pairs";
-    matrix_open(&m, (uint32_t)(argc - at), (const char *const *)argv + at, cpu);
+    matrix_open(&m, (uint32_t)(argc - at), (const char *const *)argv + at, device, cpu);
     int rc = !strcmp(what, "full") ? cells_all(m.sizes, &cells, &count) : cells_cover(m.sizes, what[0] == 'p' ? 2 : 3, &cells, &count);
     for (uint32_t a = 0; a < AXIS_COUNT; a++)
         t.base[a + 1] = t.base[a] + m.sizes[a];

@@ -45,6 +45,7 @@ struct answer {
 
 struct matrix {
     uint32_t sizes[AXIS_COUNT], model_count;
+    uint32_t machine_first; /* the axis' first word in machine_words */
     const char *models[MODELS_MAX];
     /* the machine that is open: words of model, kv, machine, and whether it pre-empts */
     uint32_t open_model, open_kv, open_machine;
@@ -57,7 +58,8 @@ struct matrix {
     uint32_t plain_model, plain_kv, plain_backend;
 };
 
-void matrix_open(struct matrix *m, uint32_t model_count, const char *const *models, bool cpu_only);
+/* device: "cpu", "cuda": machines of that backend only; NULL: cpu and ref.  few: four formats. */
+void matrix_open(struct matrix *m, uint32_t model_count, const char *const *models, const char *device, bool few);
 void matrix_close(struct matrix *m);
 enum verdict matrix_run(struct matrix *m, const struct cell *cell);
 const char *matrix_axis_name(uint32_t axis);

@@ -10,6 +10,8 @@ const struct machine_word machine_words[] = {
     {"cpu, 2 threads", "cpu", 2, 1},
     {"ref", "ref", 1, 1},
     {"ref, 2 steps in flight", "ref", 1, 2},
+    {"cuda", "cuda", 1, 1},
+    {"cuda, 2 steps in flight", "cuda", 1, 2},
 };
 const uint32_t machine_count = COUNT(machine_words);
 
@@ -58,7 +60,7 @@ const char *matrix_word(const struct matrix *m, uint32_t axis, uint32_t word)
     case AXIS_KV:
         return kv_words[word];
     case AXIS_MACHINE:
-        return machine_words[word].name;
+        return machine_words[m->machine_first + word].name;
     case AXIS_CACHE:
         return cache_names[word];
     case AXIS_COMPANY:

@@ -45,7 +45,7 @@ static int format_parse(const char *word, struct model_options *opt)
 
 static int open_machine(struct matrix *m, uint32_t model, uint32_t kv, uint32_t machine, bool preempting, struct err *err)
 {
-    const struct machine_word *w = &machine_words[machine];
+    const struct machine_word *w = &machine_words[m->machine_first + machine];
     const struct backend *b;
     struct device_config dev = {.n_threads = w->threads};
     struct model_options opt = {.rows_max = ROWS_MAX, .context = 512, .steps_in_flight = w->steps};
@@ -256,17 +256,18 @@ static enum verdict machine_for(struct matrix *m, const struct cell *cell, uint3
 }
 
 /* The first machine with that backend is the plain one. */
-static uint32_t plain_machine(uint32_t machine)
+static uint32_t plain_machine(const struct matrix *m, uint32_t machine)
 {
+    const struct machine_word *words = machine_words + m->machine_first;
     uint32_t i = 0;
-    while (strcmp(machine_words[i].backend, machine_words[machine].backend) != 0)
+    while (strcmp(words[i].backend, words[machine].backend) != 0)
         i++;
     return i;
 }
 
 static enum verdict find_plain(struct matrix *m, const struct cell *cell)
 {
-    uint32_t machine = plain_machine(cell->word[AXIS_MACHINE]), s = cell->word[AXIS_SAMPLING];
+    uint32_t machine = plain_machine(m, cell->word[AXIS_MACHINE]), s = cell->word[AXIS_SAMPLING];
     if (m->plain_model != cell->word[AXIS_MODEL] || m->plain_kv != cell->word[AXIS_KV] || m->plain_backend != machine) {
         memset(m->plain_there, 0, sampling_count * sizeof *m->plain_there);
         m->plain_model = cell->word[AXIS_MODEL];
@@ -307,14 +308,17 @@ enum verdict matrix_run(struct matrix *m, const struct cell *cell)
     return CELL_GOOD;
 }
 
-void matrix_open(struct matrix *m, uint32_t model_count, const char *const *models, bool cpu_only)
+void matrix_open(struct matrix *m, uint32_t model_count, const char *const *models, const char *device, bool few)
 {
     m->model_count = model_count < MODELS_MAX ? model_count : MODELS_MAX;
     memcpy(m->models, models, m->model_count * sizeof *models);
     m->sizes[AXIS_MODEL] = m->model_count;
-    m->sizes[AXIS_KV] = cpu_only && kv_count > 4 ? 4 : kv_count; /* large models: the plain formats, which come first */
-    while (m->sizes[AXIS_MACHINE] < machine_count && (!cpu_only || !strcmp(machine_words[m->sizes[AXIS_MACHINE]].backend, "cpu")))
-        m->sizes[AXIS_MACHINE]++; /* the cpu's come first */
+    m->sizes[AXIS_KV] = few && kv_count > 4 ? 4 : kv_count; /* large models: the plain formats, which come first */
+    for (uint32_t i = 0; i < machine_count; i++) { /* those of a backend stand together */
+        bool in = device ? strcmp(machine_words[i].backend, device) == 0 : strcmp(machine_words[i].backend, "cuda") != 0;
+        if (in && m->sizes[AXIS_MACHINE]++ == 0)
+            m->machine_first = i;
+    }
     m->sizes[AXIS_CACHE] = CACHE_WORDS;
     m->sizes[AXIS_COMPANY] = 2;
     m->sizes[AXIS_CUT] = 2;

@@ -1,6 +1,8 @@
-/* tests/ops/against_ref.c - every op of backend_cpu against backend_ref, by the tolerance each case names: an independent, plain f32
+/* tests/ops/against_ref.c - every op of a backend against backend_ref, by the tolerance each case names: an independent, plain f32
  * implementation with f64 sums.  Ids and stored bytes must be equal.  Linear and embed: every weight type, odd shapes.
- * Prints the largest error of each kind of case. */
+ * Prints the largest error of each kind of case.
+ *
+ * usage: ops_against_ref [cuda]        cuda: attention and linear take operands in f16 there, and have tolerances of their own */
 #include "backend_cpu/backend_cpu.h"
 #include "backend_ref/backend_ref.h"
 
@@ -8,7 +10,17 @@
 #include "row_cases.h"
 #include "sample_cases.h"
 
+#ifdef RH_HAVE_CUDA
+#include "backend_cuda/backend_cuda.h"
+static const struct backend *const cuda = &backend_cuda;
+#else
+static const struct backend *const cuda = NULL;
+#endif
+
 static size_t compared, wrong;
+static bool on_cuda;
+/* f16 operands: 2^-11 of a product each */
+static const double CUDA_ATTENTION = 5e-3, CUDA_LINEAR = 1e-3;
 
 /* largest error so far of each kind of case */
 static struct {
@@ -133,11 +145,11 @@ static void check_weights(struct bench *cpu, struct bench *ref)
             static struct product a, b;
             struct weight_src src;
             uint32_t step = random_kind_step(kinds + i), cols = step * (r == 1 ? 1 : step > 128 ? 2 : 256 / step + (uint32_t)r);
-            bool plain = kinds[i].type == DTYPE_F32 || kinds[i].type == DTYPE_F16 || kinds[i].type == DTYPE_BF16;
+            bool plain = !on_cuda && (kinds[i].type == DTYPE_F32 || kinds[i].type == DTYPE_F16 || kinds[i].type == DTYPE_BF16);
             random_weight(&src, kinds + i, rows[r], cols, i * 7 + r);
             weight_run(cpu, &src, &a);
             weight_run(ref, &src, &b);
-            double error = relative_error(a.linear, b.linear, 3 * rows[r]), tolerance = plain ? 3e-6 : 2e-2;
+            double error = relative_error(a.linear, b.linear, 3 * rows[r]), tolerance = on_cuda ? CUDA_LINEAR : plain ? 3e-6 : 2e-2;
             note(plain ? "linear, float" : "linear, quantised", error, tolerance);
             double error_embed = relative_error(a.embed, b.embed, 3 * cols);
             note("embed", error_embed, 1e-6);
@@ -150,17 +162,28 @@ static void check_weights(struct bench *cpu, struct bench *ref)
         }
 }
 
-int main(void)
+static double tolerance_of(const struct row_case *c)
 {
+    return on_cuda && strncmp(c->what, "attention", 9) == 0 ? CUDA_ATTENTION : c->tolerance;
+}
+
+int main(int argc, char **argv)
+{
+    on_cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
+    const struct backend *other = on_cuda ? cuda : &backend_cpu;
+    if (!other || (argc > 1 && !on_cuda)) {
+        fprintf(stderr, "usage: ops_against_ref [cuda]        (cuda: where it was built)\n");
+        return 2;
+    }
     size_t n = row_cases(NULL);
     struct row_case *cases = calloc(n, sizeof *cases);
     row_cases(cases);
-    struct bench cpu = {.d = open_device(&backend_cpu, NULL)}, ref = {.d = open_device(&backend_ref, NULL)};
+    struct bench cpu = {.d = open_device(other, on_cuda ? "host" : NULL)}, ref = {.d = open_device(&backend_ref, NULL)};
     struct outcome a, b;
     for (size_t i = 0; i < n; i++) {
         row_case_run(&cpu, cases + i, i, &a);
         row_case_run(&ref, cases + i, i, &b);
-        check(cases[i].what, i, cases[i].tolerance, &a, &b);
+        check(cases[i].what, i, tolerance_of(cases + i), &a, &b);
         outcome_free(&a);
         outcome_free(&b);
     }
@@ -177,7 +200,7 @@ int main(void)
     printf("%zu comparisons, %zu wrong\n", compared, wrong);
     bench_reset(&cpu, 0);
     bench_reset(&ref, 0);
-    backend_cpu.device_close(cpu.d);
+    other->device_close(cpu.d);
     backend_ref.device_close(ref.d);
     free(cases);
     return wrong != 0;

@@ -151,8 +151,9 @@ static inline void pages_fill(struct bench *b, struct pages *p, uint32_t table_f
     struct tensor k = bench_tensor(b, n, p->layer.n_kv_heads * p->layer.d_k, 1), v = {0};
     if (!p->layer.latent)
         v = bench_tensor(b, n, p->layer.n_kv_heads * p->layer.d_v, 1);
-    struct kv_span span = {0, n, 0, table_first};
-    struct op_kv_write op = {.k = k, .v = v, .layer = &p->layer, .spans = &span, .span_count = 1, .tables = p->tables};
+    struct kv_span *span = bench_new(b, sizeof *span);
+    *span = (struct kv_span){0, n, 0, table_first};
+    struct op_kv_write op = {.k = k, .v = v, .layer = &p->layer, .spans = span, .span_count = 1, .tables = p->tables};
     must(op_kv_write(b->d, &op, &err), &err);
     bench_wait(b);
 }
@@ -299,6 +300,7 @@ static inline void case_gather(struct bench *b, struct outcome *out, const struc
         rows[i] = bench_u32(b) % c->rows;
     struct op_gather op = {.x = bench_tensor(b, c->rows, c->cols, 1), .y = bench_tensor(b, c->n, c->cols, 1), .rows = rows};
     must(op_gather(b->d, &op, &err), &err);
+    bench_wait(b); /* what copy_in reads is the host's and does not change */
     size_t bytes = (size_t)op.y.rows * op.y.stride * sizeof(float);
     struct op_copy_in in = {bench_new(b, bytes), op.y.data, bytes};
     struct op_copy copy = {bench_new(b, bytes), in.dst, bytes};
@@ -317,7 +319,9 @@ static inline void case_store(struct bench *b, struct outcome *out, const struct
     uint32_t positions = 3 * KV_PAGE, rows = c->rows;
     struct pages p = pages_new(b, c->k, c->v, c->kv_heads, c->d_k, c->d_v, c->latent, 2, positions);
     uint32_t first = rows / 3;
-    struct kv_span spans[2] = {{0, first, 0, 0}, {first, rows - first, 17, 3}};
+    struct kv_span *spans = bench_new(b, 2 * sizeof *spans);
+    spans[0] = (struct kv_span){0, first, 0, 0};
+    spans[1] = (struct kv_span){first, rows - first, 17, 3};
     struct tensor k = bench_tensor(b, rows, c->kv_heads * c->d_k, c->a), v = {0};
     if (!c->latent)
         v = bench_tensor(b, rows, c->kv_heads * c->d_v, c->a);

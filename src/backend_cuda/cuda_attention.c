@@ -1,0 +1,123 @@
+/* backend_cuda/cuda_attention.c - pages, attention and recurrent layers: parameters into launches.
+ *
+ * The host does not look at spans: which tiles there are is made out on the device, once for all layers that share spans, group and window. */
+#include "backend_cuda/cuda_int.h"
+
+#include "tensor/kv_codec.h"
+
+#include <math.h>
+
+enum { WRITE_WARPS = 4, TALL_ROWS = 64, CONV_THREADS = 128, SPAN_LANES = 64, ROW_LANES = 64 };
+
+static struct cuda_plane plane_of(enum kv_format f, uint32_t dim)
+{
+    struct kv_shape s = kv_shape_of(f, dim);
+    return (struct cuda_plane){f, s.code, s.turn, s.bits, s.group, s.groups, s.scales_at, s.minima_at};
+}
+
+int cuda_op_kv_write(struct device *d, const struct op_kv_write *op)
+{
+    const struct kv_layer *l = op->layer;
+    struct cuda_p_kv_write p = {.k = op->k.data, .v = op->v.data, .pages = l->pages, .spans = op->spans, .tables = op->tables,
+                                .offset = l->offset, .rows = op->k.rows, .span_count = op->span_count, .heads = l->n_kv_heads, .d_k = l->d_k,
+                                .d_v = l->d_v, .k_stride = op->k.stride, .v_stride = op->v.stride, .head_bytes = l->head_bytes,
+                                .k_bytes = kv_format_k_bytes(l->k_format, l->d_k), .pk = plane_of(l->k_format, l->d_k),
+                                .pv = plane_of(l->v_format, l->d_v), .failed = d->failed};
+    uint32_t vectors = p.rows * p.heads * 2;
+    return cuda_launch(d, cuda_kernels_attention[CUDA_K_KV_WRITE], (vectors + WRITE_WARPS - 1) / WRITE_WARPS, 1, 1, 32 * WRITE_WARPS, 0, &p, sizeof p);
+}
+
+static int tiles_get(struct device *d, const struct op_attention *op, bool tall, uint32_t items_max, const struct cuda_tiles **out)
+{
+    uint32_t group = op->n_heads / op->layer->n_kv_heads;
+    for (uint32_t i = 0; i < CUDA_TILE_SETS; i++) {
+        struct cuda_tile_set *s = &d->sets[i];
+        if (s->spans == op->spans && s->count == op->span_count && s->group == group && s->window == op->window && s->tall == tall &&
+            s->kv_heads == op->layer->n_kv_heads) {
+            *out = s->tiles;
+            return 0;
+        }
+    }
+    struct cuda_tile_set *s = &d->sets[d->set_at++ % CUDA_TILE_SETS];
+    *s = (struct cuda_tile_set){op->spans, op->span_count, group, op->window, tall, op->layer->n_kv_heads, s->tiles};
+    struct cuda_p_tiles p = {.spans = op->spans, .tiles = s->tiles, .span_count = op->span_count, .group = group,
+                             .tile_vectors = tall ? 64 : 16, .window = op->window, .kv_heads = op->layer->n_kv_heads, .items_max = items_max,
+                             .tiles_max = d->tiles_max, .workers = d->workers, .failed = d->failed};
+    *out = s->tiles;
+    return cuda_launch(d, cuda_kernels_attention[CUDA_K_TILES], 1, 1, 1, 1024, 0, &p, sizeof p);
+}
+
+int cuda_op_attention(struct device *d, const struct op_attention *op)
+{
+    const struct kv_layer *l = op->layer;
+    uint32_t group = op->n_heads / l->n_kv_heads, widest = l->d_k > l->d_v ? l->d_k : l->d_v;
+    bool tall = widest <= 256 && op->q.rows / op->span_count * group >= TALL_ROWS;
+    struct cuda_p_attention p = {.q = op->q.data, .y = op->y.data, .pages = l->pages, .spans = op->spans, .tables = op->tables,
+                                 .partial = d->partial, .offset = l->offset, .heads = op->n_heads, .kv_heads = l->n_kv_heads, .d_k = l->d_k,
+                                 .d_v = l->d_v, .q_stride = op->q.stride, .y_stride = op->y.stride, .head_bytes = l->head_bytes,
+                                 .k_bytes = kv_format_k_bytes(l->k_format, l->d_k), .window = op->window, .scale = op->scale,
+                                 .softcap = op->softcap, .pk = plane_of(l->k_format, l->d_k), .pv = plane_of(l->v_format, l->d_v),
+                                 .tile_vectors = tall ? 64 : 16, .rows = op->q.rows};
+    uint32_t items_max = (uint32_t)(d->partial_bytes / (16 * (l->d_v + 2) * sizeof(float)));
+    int rc = tiles_get(d, op, tall, items_max, &p.tiles);
+    if (rc)
+        return rc;
+    rc = cuda_launch(d, cuda_kernels_attention[tall ? CUDA_K_ATTENTION_TALL : CUDA_K_ATTENTION], tall ? d->workers : 2 * d->workers, 1, 1,
+                     tall ? 512 : 128, cuda_attention_smem(l->d_k, l->d_v, tall), &p, sizeof p);
+    if (rc || tall)
+        return rc;
+    uint64_t vectors = (uint64_t)op->q.rows * op->n_heads + 16ull * op->span_count * l->n_kv_heads, most = 16ull * d->workers;
+    return cuda_launch(d, cuda_kernels_attention[CUDA_K_FOLD], (uint32_t)(vectors < most ? vectors : most), 1, 1, 128, 0, &p, sizeof p);
+}
+
+/* ---- recurrent layers ---- */
+
+static int state_parts(struct cuda_p_state *p, const struct state_layer *l)
+{
+    p->shape = l->shape;
+    state_layout(&l->shape, &p->at);
+    if (l->shape.heads > sizeof p->parts / sizeof *p->parts)
+        return ERR_UNSUPPORTED;
+    for (uint32_t h = 0; h < l->shape.heads; h++)
+        p->parts[h] = l->parts[h];
+    return 0;
+}
+
+static uint32_t least(uint64_t a, uint64_t b)
+{
+    return (uint32_t)(a < b ? a : b);
+}
+
+int cuda_op_short_conv(struct device *d, const struct op_short_conv *op)
+{
+    struct cuda_p_state p = {.x = op->x.data, .y = op->y.data, .w = op->w, .bias = op->bias, .spans = op->spans, .tables = op->tables,
+                             .span_count = op->span_count, .x_stride = op->x.stride, .y_stride = op->y.stride, .rows = op->x.rows,
+                             .failed = d->failed};
+    int rc = state_parts(&p, op->layer);
+    uint32_t x = (p.shape.channels + CONV_THREADS - 1) / CONV_THREADS, y = least(op->span_count, SPAN_LANES);
+    for (int k = CUDA_K_CONV_PRODUCT; k <= CUDA_K_CONV && rc == 0; k++)
+        rc = cuda_launch(d, cuda_kernels_state[k], x, y, k == CUDA_K_CONV ? least(op->x.rows, ROW_LANES) : 1, CONV_THREADS, 0, &p, sizeof p);
+    return rc;
+}
+
+int cuda_op_delta_net(struct device *d, const struct op_delta_net *op)
+{
+    struct cuda_p_state p = {.x = op->qkv.data, .y = op->y.data, .a = op->a.data, .b = op->b.data, .w = op->conv, .rate = op->rate,
+                             .dt_bias = op->dt_bias, .spans = op->spans, .tables = op->tables, .span_count = op->span_count,
+                             .x_stride = op->qkv.stride, .y_stride = op->y.stride, .a_stride = op->a.stride, .b_stride = op->b.stride,
+                             .tiled = op->tiled, .rows = op->qkv.rows, .eps = op->eps, .work = d->work, .failed = d->failed};
+    int rc = state_parts(&p, op->layer);
+    const struct state_shape *s = &p.shape;
+    uint32_t values = s->heads * s->values, x = (s->heads * s->channels + CONV_THREADS - 1) / CONV_THREADS;
+    uint32_t y = least(op->span_count, SPAN_LANES), wide = s->d_k > s->d_v ? s->d_k : s->d_v, threads = (wide + 31) / 32 * 32;
+    p.work_floats = s->d_k * s->d_v + s->d_k * s->anchor + s->anchor * s->d_v;
+    uint64_t room = d->work_bytes / sizeof(float) / p.work_floats / values;
+    if (rc || room == 0)
+        return rc ? rc : ERR_INTERNAL;
+    rc = cuda_launch(d, cuda_kernels_state[CUDA_K_CONV_PRODUCT], x, y, 1, CONV_THREADS, 0, &p, sizeof p);
+    if (rc == 0)
+        rc = cuda_launch(d, cuda_kernels_state[CUDA_K_CONV_TAIL], x, y, 1, CONV_THREADS, 0, &p, sizeof p);
+    if (rc == 0)
+        rc = cuda_launch(d, cuda_kernels_state[CUDA_K_DELTA_CONV], 2 * s->heads + values, y, 1, threads, 0, &p, sizeof p);
+    return rc ? rc : cuda_launch(d, cuda_kernels_state[CUDA_K_DELTA], values, least(op->span_count, room), 1, threads, 0, &p, sizeof p);
+}

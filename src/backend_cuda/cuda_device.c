@@ -1,0 +1,279 @@
+/* backend_cuda/cuda_device.c - the CUDA backend's table: opening a device, its memory, its scratch.
+ *
+ * Invariants: 1. Scratch grows only in reserve, between steps.  2. Memory comes from plain cudaMalloc; what does not fit is refused.
+ * Does not:   compute; ops live in the files named in cuda_int.h. */
+#include "backend_cuda/cuda_int.h"
+
+#include "base/mem.h"
+#include "tensor/kv_codec.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { CUDA_ARITHMETIC = 1, ARENA_BYTES = 768 << 20, PARTIAL_BYTES = 64 << 20, WORK_BYTES = 64 << 20, DELTA_WORK = 32768 };
+
+static void device_close(struct device *d)
+{
+    if (!d)
+        return;
+    if (d->stream)
+        cudaStreamSynchronize(d->stream);
+    for (int i = 0; i < 2; i++)
+        if (d->upload_done[i])
+            cudaEventDestroy(d->upload_done[i]);
+    cudaFreeHost(d->upload_host);
+    cudaFree(d->upload_device);
+    cudaFree(d->scratch);
+    cudaFreeHost(d->results);
+    cudaFreeHost(d->arena);
+    cuda_queue_close(d);
+    mem_free(d);
+}
+
+/* Shared memory above the default limit is asked for once. */
+static int kernels_allow(int limit, struct err *err)
+{
+    const void *large[] = {cuda_kernels_rows[CUDA_K_PACK], cuda_kernels_attention[CUDA_K_ATTENTION], cuda_kernels_attention[CUDA_K_ATTENTION_TALL]};
+    int rc = 0;
+    for (size_t i = 0; i < sizeof large / sizeof *large && rc == 0; i++) {
+        struct cudaFuncAttributes a;
+        rc = cuda_check(cudaFuncGetAttributes(&a, large[i]), "kernel attributes", err);
+        if (rc == 0)
+            rc = cuda_check(cudaFuncSetAttribute(large[i], cudaFuncAttributeMaxDynamicSharedMemorySize, limit - (int)a.sharedSizeBytes), "shared memory", err);
+    }
+    return rc;
+}
+
+static int device_start(struct device *d, struct err *err)
+{
+    struct cudaDeviceProp prop;
+    int count = 0, rc = cuda_check(cudaGetDeviceCount(&count), "looking for devices", err);
+    if (rc)
+        return rc;
+    if (d->index >= (uint32_t)count)
+        return err_set(err, ERR_NOT_FOUND, "cuda: device %u: there are %d", d->index, count);
+    rc = cuda_check(cudaSetDevice((int)d->index), "device", err);
+    if (rc == 0)
+        rc = cuda_check(cudaGetDeviceProperties(&prop, (int)d->index), "device", err);
+    if (rc)
+        return rc;
+    if (prop.major != 9)
+        return err_set(err, ERR_UNSUPPORTED, "cuda: %s is sm_%d%d: this build is for sm_90a", prop.name, prop.major, prop.minor);
+    snprintf(d->name, sizeof d->name, "%.95s", prop.name);
+    d->memory_bytes = prop.totalGlobalMem;
+    d->workers = (uint32_t)prop.multiProcessorCount;
+    rc = kernels_allow((int)prop.sharedMemPerBlockOptin, err);
+    if (rc == 0)
+        rc = cuda_queue_open(d, err);
+    void *arena = NULL;
+    if (rc == 0 && d->host_buffers)
+        rc = cuda_check(cudaHostAlloc(&arena, ARENA_BYTES, cudaHostAllocDefault), "host buffers", err);
+    d->arena = arena;
+    return rc;
+}
+
+static int device_open(const struct device_config *cfg, struct device **out, struct err *err)
+{
+    *out = NULL;
+    if (cfg->level && strcmp(cfg->level, "host") != 0)
+        return err_set(err, ERR_ARGUMENT, "backend 'cuda': unknown level '%s', expected none or 'host'", cfg->level);
+    struct device *d = mem_try_zero(1, sizeof *d);
+    if (!d)
+        return err_nomem(err, "cuda: device", sizeof *d);
+    d->head.backend = &backend_cuda;
+    d->index = cfg->index;
+    d->host_buffers = cfg->level != NULL;
+    int rc = device_start(d, err);
+    if (rc) {
+        device_close(d);
+        return rc;
+    }
+    *out = d;
+    return 0;
+}
+
+static void device_info(const struct device *d, struct device_info *out)
+{
+    size_t free_bytes = 0, total = 0;
+    *out = (struct device_info){.backend = "cuda", .level = "sm_90a", .n_threads = 1, .arithmetic = CUDA_ARITHMETIC};
+    snprintf(out->text, sizeof out->text, "%s, %u multiprocessors", d->name, d->workers);
+    cudaMemGetInfo(&free_bytes, &total);
+    out->memory_total_bytes = d->memory_bytes;
+    out->memory_free_bytes = free_bytes;
+}
+
+/* ---- scratch ---- */
+
+struct walk {
+    unsigned char *base; /* NULL while sizes are counted */
+    size_t used;
+};
+
+static void *lay(struct walk *w, size_t size_bytes)
+{
+    void *p = w->base ? w->base + w->used : NULL;
+    w->used += (size_bytes + 255) / 256 * 256;
+    return p;
+}
+
+static size_t scratch_lay(struct device *d, const struct device_reserve *r, unsigned char *base)
+{
+    struct walk w = {base, 0};
+    size_t rows = (r->rows_max + 7) / 8 * 8, logit_rows = r->logit_rows_max ? r->logit_rows_max : 1;
+    uint32_t blocks = (r->vocab_max + LOGIT_BLOCK - 1) / LOGIT_BLOCK;
+    d->packed = lay(&w, rows * cuda_units(r->cols_max) * CUDA_UNIT * sizeof *d->packed);
+    d->packed_scale = lay(&w, rows * sizeof *d->packed_scale);
+    d->partial_bytes = PARTIAL_BYTES;
+    d->partial = lay(&w, d->partial_bytes);
+    d->tiles_max = r->rows_max * (r->heads_max / 16 + 1) + r->rows_max + 1;
+    for (uint32_t i = 0; i < CUDA_TILE_SETS; i++) {
+        d->sets[i] = (struct cuda_tile_set){0};
+        d->sets[i].tiles = lay(&w, sizeof(struct cuda_tiles) + d->tiles_max * sizeof(struct cuda_tile));
+    }
+    d->work_bytes = r->state_dim_max ? WORK_BYTES : 0;
+    d->work = lay(&w, d->work_bytes);
+    d->ids = lay(&w, (size_t)CUDA_SLOTS * rows * sizeof *d->ids);
+    d->blocks = lay(&w, logit_rows * blocks * sizeof *d->blocks);
+    d->keys = lay(&w, logit_rows * r->vocab_max * sizeof *d->keys);
+    return w.used;
+}
+
+static uint64_t reserve_plan(const struct device *d, const struct device_reserve *r)
+{
+    struct device copy = *d;
+    return scratch_lay(&copy, r, NULL);
+}
+
+static void grow(struct device_reserve *into, const struct device_reserve *r)
+{
+#define GROW(field) into->field = into->field > r->field ? into->field : r->field
+    GROW(rows_max);
+    GROW(cols_max);
+    GROW(heads_max);
+    GROW(head_dim_max);
+    GROW(context_max);
+    GROW(logit_rows_max);
+    GROW(vocab_max);
+    GROW(state_dim_max);
+#undef GROW
+}
+
+static int reserve(struct device *d, const struct device_reserve *r, struct err *err)
+{
+    struct device_reserve all = d->reserved;
+    void *scratch = NULL, *results = NULL;
+    grow(&all, r);
+    if (memcmp(&all, &d->reserved, sizeof all) == 0)
+        return 0;
+    int rc = cuda_finish(d, err);
+    if (rc)
+        return rc;
+    size_t bytes = scratch_lay(d, &all, NULL);
+    rc = cuda_check(cudaMalloc(&scratch, bytes), "scratch", err);
+    if (rc == 0)
+        rc = cuda_check(cudaHostAlloc(&results, (size_t)CUDA_SLOTS * all.rows_max * sizeof *d->results, cudaHostAllocDefault), "results", err);
+    if (rc) {
+        cudaFree(scratch);
+        scratch_lay(d, &d->reserved, d->scratch);
+        return rc;
+    }
+    cudaFree(d->scratch);
+    cudaFreeHost(d->results);
+    d->scratch = scratch;
+    d->scratch_bytes = bytes;
+    d->results = results;
+    d->reserved = all;
+    scratch_lay(d, &all, d->scratch);
+    return 0;
+}
+
+/* ---- buffers ---- */
+
+static int arena_take(struct device *d, size_t size_bytes, void **out, struct err *err)
+{
+    size_t n = (size_bytes + 63) / 64 * 64;
+    if (d->arena_live == 0)
+        d->arena_used = 0;
+    if (n > ARENA_BYTES - d->arena_used)
+        return err_nomem(err, "cuda: host buffers", n);
+    *out = d->arena + d->arena_used;
+    d->arena_used += n;
+    d->arena_live++;
+    memset(*out, 0, size_bytes);
+    return 0;
+}
+
+static int buffer_new(struct device *d, size_t size_bytes, void **out, struct err *err)
+{
+    *out = NULL;
+    if (d->host_buffers)
+        return arena_take(d, size_bytes, out, err);
+    int rc = cuda_check(cudaMalloc(out, size_bytes ? size_bytes : 1), "buffer", err);
+    if (rc)
+        return err_prefix(err, "%zu bytes", size_bytes);
+    return cuda_check(cudaMemset(*out, 0, size_bytes), "buffer", err);
+}
+
+static void buffer_free(struct device *d, void *p, size_t size_bytes)
+{
+    (void)size_bytes;
+    if (!p)
+        return;
+    if (d->host_buffers) {
+        d->arena_live--;
+        return;
+    }
+    cuda_finish(d, NULL);
+    cudaFree(p);
+}
+
+static int buffer_copy(struct device *d, void *dst, const void *src, size_t size_bytes, struct err *err)
+{
+    int rc = cuda_finish(d, err);
+    return rc || !size_bytes ? rc : cuda_check(cudaMemcpy(dst, src, size_bytes, cudaMemcpyDefault), "copy", err);
+}
+
+static bool kv_format_supported(const struct device *d, enum kv_format k, enum kv_format v, uint32_t d_k, uint32_t d_v)
+{
+    (void)d;
+    return kv_format_k_bytes(k, d_k) && kv_format_v_bytes(v, d_v);
+}
+
+const struct backend backend_cuda = {
+    .name = "cuda",
+    .device_open = device_open,
+    .device_close = device_close,
+    .device_info = device_info,
+    .reserve_plan = reserve_plan,
+    .reserve = reserve,
+    .buffer_new = buffer_new,
+    .buffer_free = buffer_free,
+    .buffer_write = buffer_copy,
+    .buffer_read = buffer_copy,
+    .weight_plan = cuda_weight_plan,
+    .weight_prepare = cuda_weight_prepare,
+    .weight_free = cuda_weight_free,
+    .event_record = cuda_event_record,
+    .event_wait = cuda_event_wait,
+    .event_done = cuda_event_done,
+    .kv_format_supported = kv_format_supported,
+    .copy_in = cuda_op_copy_in,
+    .copy_out = cuda_op_copy_out,
+    .copy = cuda_op_copy,
+    .embed = cuda_op_embed,
+    .linear = cuda_op_linear,
+    .norm = cuda_op_norm,
+    .rope_table = cuda_op_rope_table,
+    .rope = cuda_op_rope,
+    .kv_write = cuda_op_kv_write,
+    .attention = cuda_op_attention,
+    .gated = cuda_op_gated,
+    .add = cuda_op_add,
+    .softcap = cuda_op_softcap,
+    .gather = cuda_op_gather,
+    .short_conv = cuda_op_short_conv,
+    .delta_net = cuda_op_delta_net,
+    .sample_rows = cuda_op_sample_rows,
+    .norm_linear = cuda_op_norm_linear,
+    .norm_gated = cuda_op_norm_gated,
+};

@@ -1,0 +1,111 @@
+/* backend_cuda/kernels_state.h - parameters of the kernels that read and write sequence state, and of sampling (kernels.h has the rest). */
+#ifndef RH_CUDA_KERNELS_STATE_H
+#define RH_CUDA_KERNELS_STATE_H
+
+#include "tensor/sample.h"
+#include "tensor/state.h"
+#include "tensor/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- state ---- */
+
+struct cuda_plane { /* a K or V plane of a page */
+    uint32_t format, code, turn, bits, group, groups, scales_at, minima_at;
+};
+struct cuda_p_kv_write {
+    const float *k, *v;
+    unsigned char *const *pages;
+    const struct kv_span *spans;
+    const uint32_t *tables;
+    size_t offset;
+    uint32_t rows, span_count, heads, d_k, d_v, k_stride, v_stride, head_bytes, k_bytes;
+    struct cuda_plane pk, pv;
+    uint32_t *failed;
+};
+/* Work of an attention, made on the device: which rows of which span a tile has. */
+struct cuda_tile {
+    uint32_t span, first, count; /* vectors (row of the span, head of the group) */
+    uint32_t block_first, block_count, item_first; /* KV blocks it sees; items before it, heads apart */
+};
+struct cuda_tiles {
+    uint32_t tile_count, item_count, split, pad_; /* split: each item is one block, folded by attn_fold */
+    struct cuda_tile tiles[];
+};
+struct cuda_p_tiles {
+    const struct kv_span *spans;
+    struct cuda_tiles *tiles;
+    uint32_t span_count, group, tile_vectors, window, kv_heads, items_max, tiles_max, workers;
+    uint32_t *failed;
+};
+struct cuda_p_attention {
+    const float *q;
+    float *y;
+    unsigned char *const *pages;
+    const struct kv_span *spans;
+    const uint32_t *tables;
+    const struct cuda_tiles *tiles;
+    float *partial;             /* [item][vectors][d_v + 2] */
+    size_t offset;
+    uint32_t heads, kv_heads, d_k, d_v, q_stride, y_stride, head_bytes, k_bytes, window;
+    float scale, softcap;
+    struct cuda_plane pk, pv;
+    uint32_t tile_vectors, rows;
+};
+
+struct cuda_p_state { /* short_conv and delta_net, all passes */
+    float *x;                   /* short_conv: b, c, v;  delta_net: q, k, v */
+    float *y, *a, *b;
+    const float *w, *bias, *rate, *dt_bias;
+    const struct kv_span *spans;
+    const uint32_t *tables;
+    struct state_shape shape;
+    struct state_layout at;
+    uint32_t span_count, x_stride, y_stride, a_stride, b_stride, tiled, rows;
+    float eps;
+    float *work;                /* delta_net: [pieces] scratch */
+    uint32_t work_floats;
+    uint32_t *failed;
+    struct state_part parts[64];
+};
+
+/* ---- sampling ---- */
+
+struct cuda_sample_row { /* sample_row and its parameters, flat: offsets from the staging of this op */
+    uint32_t flags;             /* CUDA_SAMPLE_* */
+    float temperature, top_n_sigma, typical_p, top_p, min_p, xtc_probability, xtc_threshold;
+    float repetition, presence, frequency;
+    uint32_t top_k, choice, index, seen, seen_count, patch, patch_count, banned, banned_count, mask, biases, bias_count, top;
+    uint64_t seed;
+    int64_t score_id;
+    uint8_t order[8];
+};
+enum { CUDA_SAMPLE_PARAMS = 1, CUDA_SAMPLE_LOGPROB = 2, CUDA_SAMPLE_MASK = 4 };
+struct cuda_sample_out { /* host memory the device writes */
+    uint32_t id, top_count;
+    float logprob, score_logprob;
+    uint32_t top_ids[SAMPLE_TOP_MAX];
+    float top_logprobs[SAMPLE_TOP_MAX];
+};
+struct cuda_logit_block { /* of LOGIT_BLOCK ids */
+    float max, sum;
+    uint32_t arg, pad_;
+};
+struct cuda_p_sample {
+    float *logits;
+    const struct cuda_sample_row *rows;
+    const uint8_t *data;        /* what the offsets count from */
+    struct cuda_sample_out *out;
+    uint32_t *ids;              /* device: drawn ids */
+    struct cuda_logit_block *blocks;
+    uint64_t *keys;             /* [rows][vocab] */
+    uint32_t row_count, vocab, stride, per_row;
+};
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,78 @@
+/* tests/ops/rows_law.c - the first law at the ops: a row of linear is the same bytes whatever rows stand beside it.
+ *
+ * usage: ops_rows_law [cuda]        every weight type; 300 rows at once against 1, 3, 8, 9, 17, 40, 70 and 130 of them */
+#include "backend_cpu/backend_cpu.h"
+
+#include "random_weight.h"
+#include "row_cases.h"
+
+#ifdef RH_HAVE_CUDA
+#include "backend_cuda/backend_cuda.h"
+static const struct backend *const cuda = &backend_cuda;
+#else
+static const struct backend *const cuda = NULL;
+#endif
+
+enum { ALL = 300 };
+
+static size_t compared, wrong;
+
+static void run(struct bench *b, const struct weight *w, const struct tensor *x, uint32_t first, uint32_t rows, struct tensor *y)
+{
+    struct err err = {0};
+    struct op_linear op = {.w = w, .x = tensor_rows(*x, first, rows), .y = tensor_rows(*y, first, rows), .alpha = 1};
+    must(op_linear(b->d, &op, &err), &err);
+    bench_wait(b);
+}
+
+static void check_kind(struct bench *b, const struct random_kind *kind, uint32_t rows, uint32_t cols, uint64_t seed)
+{
+    static const uint32_t cuts[] = {1, 3, 8, 9, 17, 40, 70, 130};
+    struct err err = {0};
+    struct weight_src src;
+    struct weight *w;
+    const struct backend *be = device_backend(b->d);
+    bench_reset(b, seed);
+    random_weight(&src, kind, rows, cols, seed);
+    must(be->weight_prepare(b->d, &src, WEIGHT_LINEAR, &w, &err), &err);
+    struct tensor x = bench_tensor(b, ALL, cols, 1), whole = bench_tensor(b, ALL, rows, 1), part = bench_tensor(b, ALL, rows, 2);
+    run(b, w, &x, 0, ALL, &whole);
+    for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++) {
+        for (uint32_t at = 0; at < ALL; at += cuts[c])
+            run(b, w, &x, at, cuts[c] < ALL - at ? cuts[c] : ALL - at, &part);
+        for (uint32_t r = 0; r < ALL; r++, compared++)
+            if (memcmp((float *)whole.data + (size_t)r * whole.stride, (float *)part.data + (size_t)r * part.stride, rows * sizeof(float)) &&
+                wrong++ < 20)
+                printf("wrong: %s [%u][%u]: row %u differs in steps of %u\n", kind->name, rows, cols, r, cuts[c]);
+    }
+    be->weight_free(b->d, w);
+    random_weight_free(&src);
+}
+
+int main(int argc, char **argv)
+{
+    static struct random_kind kinds[96];
+    bool on_cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
+    const struct backend *be = on_cuda ? cuda : &backend_cpu;
+    struct device_config cfg = {.n_threads = 2, .level = on_cuda ? "host" : NULL};
+    struct device_reserve reserve = {.rows_max = ALL, .cols_max = 4096, .heads_max = 1, .head_dim_max = 8, .context_max = 256, .logit_rows_max = 1,
+                                     .vocab_max = 8};
+    struct bench b = {0};
+    struct err err = {0};
+    if (!be || (argc > 1 && !on_cuda)) {
+        fprintf(stderr, "usage: ops_rows_law [cuda]        (cuda: where it was built)\n");
+        return 2;
+    }
+    must(be->device_open(&cfg, &b.d, &err), &err);
+    must(be->reserve(b.d, &reserve, &err), &err);
+    size_t n = random_kinds(kinds, 96);
+    for (size_t i = 0; i < n; i++) {
+        bool scales = kinds[i].type == DTYPE_MLX && kinds[i].scale_type != DTYPE_BF16; /* types of scales differ before the product only */
+        if (!scales)
+            check_kind(&b, kinds + i, i % 2 ? 70 : 129, i % 3 == 0 ? 2304 : i % 3 == 1 ? 256 : 1280, 100 + i);
+    }
+    printf("%zu comparisons, %zu wrong\n", compared, wrong);
+    bench_reset(&b, 0);
+    be->device_close(b.d);
+    return wrong != 0;
+}
