@@ -26,12 +26,12 @@ BELOW = {
     "models": {"kv", "tensor", "format"},
     "plan": {"models", "kv", "tensor", "format"},
     "engine": {"plan", "models", "kv", "tensor", "format", "grammar", "backend_ref", "backend_cpu", "backend_cuda"},
-    "front": {"engine", "plan", "models", "kv", "tensor", "format", "text", "grammar", "chat", "hub", "backend_cpu"},
+    "front": {"engine", "plan", "models", "kv", "tensor", "format", "text", "grammar", "chat", "hub", "backend_cpu", "backend_cuda"},
     "server": set(),
     "cli": {"server"},
 }
 # engine reaches backends in its one list only; front reaches the CPU backend's limit probes only; cli reaches the server in its one verb
-ONLY_IN = {("engine", "backend_ref"): {"backends.c"}, ("engine", "backend_cpu"): {"backends.c"}, ("engine", "backend_cuda"): {"backends.c"}, ("front", "backend_cpu"): {"bench.c", "lib_bench.c"},
+ONLY_IN = {("engine", "backend_ref"): {"backends.c"}, ("engine", "backend_cpu"): {"backends.c"}, ("engine", "backend_cuda"): {"backends.c"}, ("front", "backend_cpu"): {"bench.c", "lib_bench.c"}, ("front", "backend_cuda"): {"lib_bench.c"},
            ("cli", "server"): {"serve.c"}}
 FILE_LINES, HEADER_LINES, FUNCTION_LINES = 1000, 250, 80
 EXCEPTIONS = {

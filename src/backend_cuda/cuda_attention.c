@@ -9,22 +9,51 @@
 
 enum { WRITE_WARPS = 4, TALL_ROWS = 64, CONV_THREADS = 128, SPAN_LANES = 64, ROW_LANES = 64 };
 
-static struct cuda_plane plane_of(enum kv_format f, uint32_t dim)
+static struct cuda_plane plane_of(enum kv_format f, const struct kv_shape *s)
 {
-    struct kv_shape s = kv_shape_of(f, dim);
-    return (struct cuda_plane){f, s.code, s.turn, s.bits, s.group, s.groups, s.scales_at, s.minima_at};
+    return (struct cuda_plane){f, s->code, s->turn, s->run, s->bits, s->group, s->groups, s->scales_at, s->minima_at};
+}
+
+/* Planes of a layer; V of a latent one is read where K lies, by K's shape. */
+static void planes_of(const struct kv_layer *l, struct cuda_plane *k, struct cuda_plane *v)
+{
+    struct kv_shape sk = kv_shape_of(l->k_format, l->d_k), sv = kv_shape_of(l->v_format, l->d_v);
+    *k = plane_of(l->k_format, &sk);
+    *v = l->latent ? *k : plane_of(l->v_format, &sv);
+}
+
+static struct cuda_p_kv_write write_params(struct device *d, const struct kv_layer *l, const struct tensor *k, const struct tensor *v)
+{
+    struct cuda_p_kv_write p = {.k = k->data, .v = v->data, .pages = l->pages, .offset = l->offset, .rows = k->rows, .heads = l->n_kv_heads,
+                                .d_k = l->d_k, .d_v = l->d_v, .k_stride = k->stride, .v_stride = v->stride, .head_bytes = l->head_bytes,
+                                .k_bytes = kv_format_k_bytes(l->k_format, l->d_k), .latent = l->latent, .failed = d->failed};
+    planes_of(l, &p.pk, &p.pv);
+    return p;
+}
+
+static int write_launch(struct device *d, const struct cuda_p_kv_write *p)
+{
+    uint32_t vectors = p->rows * (p->q_heads + 2 * p->heads);
+    return cuda_launch(d, cuda_kernels_attention[CUDA_K_KV_WRITE], (vectors + WRITE_WARPS - 1) / WRITE_WARPS, 1, 1, 32 * WRITE_WARPS, 0, p,
+                       sizeof *p);
 }
 
 int cuda_op_kv_write(struct device *d, const struct op_kv_write *op)
 {
-    const struct kv_layer *l = op->layer;
-    struct cuda_p_kv_write p = {.k = op->k.data, .v = op->v.data, .pages = l->pages, .spans = op->spans, .tables = op->tables,
-                                .offset = l->offset, .rows = op->k.rows, .span_count = op->span_count, .heads = l->n_kv_heads, .d_k = l->d_k,
-                                .d_v = l->d_v, .k_stride = op->k.stride, .v_stride = op->v.stride, .head_bytes = l->head_bytes,
-                                .k_bytes = kv_format_k_bytes(l->k_format, l->d_k), .pk = plane_of(l->k_format, l->d_k),
-                                .pv = plane_of(l->v_format, l->d_v), .failed = d->failed};
-    uint32_t vectors = p.rows * p.heads * 2;
-    return cuda_launch(d, cuda_kernels_attention[CUDA_K_KV_WRITE], (vectors + WRITE_WARPS - 1) / WRITE_WARPS, 1, 1, 32 * WRITE_WARPS, 0, &p, sizeof p);
+    struct cuda_p_kv_write p = write_params(d, op->layer, &op->k, &op->v);
+    p.spans = op->spans, p.span_count = op->span_count, p.tables = op->tables;
+    return write_launch(d, &p);
+}
+
+int cuda_op_attn_prepare(struct device *d, const struct op_attn_prepare *op)
+{
+    struct cuda_p_kv_write p = write_params(d, op->layer, &op->k, &op->v);
+    p.spans = op->spans, p.span_count = op->span_count, p.tables = op->tables;
+    p.q = op->q.data, p.q_heads = op->n_heads, p.q_stride = op->q.stride;
+    p.q_norm = op->q_norm, p.k_norm = op->k_norm, p.eps = op->eps;
+    if (op->table.rows)
+        p.rope = op->table.data, p.rope_stride = op->table.stride, p.rope_pairs = op->table.cols / 2, p.adjacent = op->pairing == ROPE_ADJACENT;
+    return write_launch(d, &p);
 }
 
 static int tiles_get(struct device *d, const struct op_attention *op, bool tall, uint32_t items_max, const struct cuda_tiles **out)
@@ -56,8 +85,9 @@ int cuda_op_attention(struct device *d, const struct op_attention *op)
                                  .partial = d->partial, .offset = l->offset, .heads = op->n_heads, .kv_heads = l->n_kv_heads, .d_k = l->d_k,
                                  .d_v = l->d_v, .q_stride = op->q.stride, .y_stride = op->y.stride, .head_bytes = l->head_bytes,
                                  .k_bytes = kv_format_k_bytes(l->k_format, l->d_k), .window = op->window, .scale = op->scale,
-                                 .softcap = op->softcap, .pk = plane_of(l->k_format, l->d_k), .pv = plane_of(l->v_format, l->d_v),
-                                 .tile_vectors = tall ? 64 : 16, .rows = op->q.rows};
+                                 .softcap = op->softcap, .tile_vectors = tall ? 64 : 16, .rows = op->q.rows, .latent = l->latent,
+                                 .sinks = op->sinks};
+    planes_of(l, &p.pk, &p.pv);
     uint32_t items_max = (uint32_t)(d->partial_bytes / (16 * (l->d_v + 2) * sizeof(float)));
     int rc = tiles_get(d, op, tall, items_max, &p.tiles);
     if (rc)

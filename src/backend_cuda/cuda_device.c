@@ -33,8 +33,12 @@ static void device_close(struct device *d)
 /* Shared memory above the default limit is asked for once. */
 static int kernels_allow(int limit, struct err *err)
 {
-    const void *large[] = {cuda_kernels_rows[CUDA_K_PACK], cuda_kernels_attention[CUDA_K_ATTENTION], cuda_kernels_attention[CUDA_K_ATTENTION_TALL]};
+    const void *large[] = {cuda_kernels_rows[CUDA_K_PACK], cuda_kernels_attention[CUDA_K_ATTENTION], cuda_kernels_attention[CUDA_K_ATTENTION_TALL],
+                           cuda_kernels_rows[CUDA_K_ROUTE]};
     int rc = 0;
+    for (int k = 0; k < CUDA_KIND_COUNT && rc == 0; k++)
+        rc = !cuda_kernels_tall[k] ? 0 : cuda_check(cudaFuncSetAttribute(cuda_kernels_tall[k], cudaFuncAttributeMaxDynamicSharedMemorySize, (int)cuda_tall_smem()),
+                        "shared memory", err);
     for (size_t i = 0; i < sizeof large / sizeof *large && rc == 0; i++) {
         struct cudaFuncAttributes a;
         rc = cuda_check(cudaFuncGetAttributes(&a, large[i]), "kernel attributes", err);
@@ -75,14 +79,16 @@ static int device_start(struct device *d, struct err *err)
 static int device_open(const struct device_config *cfg, struct device **out, struct err *err)
 {
     *out = NULL;
-    if (cfg->level && strcmp(cfg->level, "host") != 0)
-        return err_set(err, ERR_ARGUMENT, "backend 'cuda': unknown level '%s', expected none or 'host'", cfg->level);
+    bool host = cfg->level && strcmp(cfg->level, "host") == 0, early = cfg->level && strcmp(cfg->level, "early") == 0;
+    if (cfg->level && !host && !early)
+        return err_set(err, ERR_ARGUMENT, "backend 'cuda': unknown level '%s', expected none, 'host' or 'early'", cfg->level);
     struct device *d = mem_try_zero(1, sizeof *d);
     if (!d)
         return err_nomem(err, "cuda: device", sizeof *d);
     d->head.backend = &backend_cuda;
     d->index = cfg->index;
-    d->host_buffers = cfg->level != NULL;
+    d->host_buffers = host;
+    d->early = early;
     int rc = device_start(d, err);
     if (rc) {
         device_close(d);
@@ -121,8 +127,13 @@ static size_t scratch_lay(struct device *d, const struct device_reserve *r, unsi
     struct walk w = {base, 0};
     size_t rows = (r->rows_max + 7) / 8 * 8, logit_rows = r->logit_rows_max ? r->logit_rows_max : 1;
     uint32_t blocks = (r->vocab_max + LOGIT_BLOCK - 1) / LOGIT_BLOCK;
-    d->packed = lay(&w, rows * cuda_units(r->cols_max) * CUDA_UNIT * sizeof *d->packed);
-    d->packed_scale = lay(&w, rows * sizeof *d->packed_scale);
+    size_t plain = rows * cuda_units(r->cols_max) * CUDA_UNIT * sizeof *d->packed;
+    size_t slots = rows * r->slots_max * cuda_units(r->expert_cols_max) * CUDA_UNIT * sizeof *d->packed;
+    size_t each = r->slots_max > r->heads_max ? r->slots_max : r->heads_max;
+    d->packed_bytes = plain > slots ? plain : slots;
+    d->packed = lay(&w, d->packed_bytes);
+    d->packed_rows = (uint32_t)(rows * (each ? each : 1));
+    d->packed_scale = lay(&w, d->packed_rows * sizeof *d->packed_scale);
     d->partial_bytes = PARTIAL_BYTES;
     d->partial = lay(&w, d->partial_bytes);
     d->tiles_max = r->rows_max * (r->heads_max / 16 + 1) + r->rows_max + 1;
@@ -155,7 +166,12 @@ static void grow(struct device_reserve *into, const struct device_reserve *r)
     GROW(logit_rows_max);
     GROW(vocab_max);
     GROW(state_dim_max);
+    GROW(experts_max);
+    GROW(slots_max);
+    GROW(expert_cols_max);
+    GROW(latent_dim_max);
 #undef GROW
+    _Static_assert(sizeof *r == 12 * sizeof(uint32_t), "a field of device_reserve is not grown");
 }
 
 static int reserve(struct device *d, const struct device_reserve *r, struct err *err)
@@ -233,10 +249,10 @@ static int buffer_copy(struct device *d, void *dst, const void *src, size_t size
     return rc || !size_bytes ? rc : cuda_check(cudaMemcpy(dst, src, size_bytes, cudaMemcpyDefault), "copy", err);
 }
 
-static bool kv_format_supported(const struct device *d, enum kv_format k, enum kv_format v, uint32_t d_k, uint32_t d_v)
+static bool kv_format_supported(const struct device *d, const struct kv_layer *l)
 {
     (void)d;
-    return kv_format_k_bytes(k, d_k) && kv_format_v_bytes(v, d_v);
+    return kv_layer_head_bytes(l) != 0;
 }
 
 const struct backend backend_cuda = {
@@ -271,9 +287,17 @@ const struct backend backend_cuda = {
     .add = cuda_op_add,
     .softcap = cuda_op_softcap,
     .gather = cuda_op_gather,
+    .xielu = cuda_op_xielu,
+    .scale = cuda_op_scale,
+    .linear_heads = cuda_op_linear_heads,
+    .route = cuda_op_route,
+    .expert_linear = cuda_op_expert_linear,
+    .expert_gated = cuda_op_expert_gated,
+    .expert_sum = cuda_op_expert_sum,
     .short_conv = cuda_op_short_conv,
     .delta_net = cuda_op_delta_net,
     .sample_rows = cuda_op_sample_rows,
     .norm_linear = cuda_op_norm_linear,
     .norm_gated = cuda_op_norm_gated,
+    .attn_prepare = cuda_op_attn_prepare,
 };

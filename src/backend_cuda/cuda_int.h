@@ -71,7 +71,7 @@ struct cuda_tile_set { /* work lists of attention that hold for the spans in pla
 struct device {
     struct device_head head;
     uint32_t index, workers;    /* multiprocessors */
-    bool host_buffers;
+    bool host_buffers, early;   /* early: kernels are launched before the one ahead has ended */
     char name[96];
     uint64_t memory_bytes;
     cudaStream_t stream;
@@ -103,6 +103,8 @@ struct device {
     unsigned char *scratch;
     size_t scratch_bytes;
     uint16_t *packed;
+    size_t packed_bytes;
+    uint32_t packed_rows;
     float *packed_scale, *partial, *work;
     struct cuda_tile_set sets[CUDA_TILE_SETS];
     uint32_t set_at, items_max, tiles_max;
@@ -170,9 +172,17 @@ CUDA_OP(gated)
 CUDA_OP(add)
 CUDA_OP(softcap)
 CUDA_OP(gather)
+CUDA_OP(xielu)
+CUDA_OP(scale)
+CUDA_OP(linear_heads)
+CUDA_OP(route)
+CUDA_OP(expert_linear)
+CUDA_OP(expert_gated)
+CUDA_OP(expert_sum)
 CUDA_OP(norm_linear)
 CUDA_OP(norm_gated)
 CUDA_OP(kv_write)
+CUDA_OP(attn_prepare)
 CUDA_OP(attention)
 CUDA_OP(short_conv)
 CUDA_OP(delta_net)

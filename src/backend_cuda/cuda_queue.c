@@ -233,8 +233,10 @@ static int issue(struct device *d)
             continue;
         }
         void *args[1] = {d->params + e->param_at};
-        dim3 grid = {e->grid[0], e->grid[1], e->grid[2]}, block = {e->block, 1, 1};
-        if (note(d, cudaLaunchKernel(e->kernel, grid, block, args, e->smem, d->stream), "launch"))
+        cudaLaunchAttribute early = {.id = cudaLaunchAttributeProgrammaticStreamSerialization, .val.programmaticStreamSerializationAllowed = 1};
+        cudaLaunchConfig_t cfg = {.gridDim = {e->grid[0], e->grid[1], e->grid[2]}, .blockDim = {e->block, 1, 1}, .dynamicSmemBytes = e->smem,
+                                  .stream = d->stream, .attrs = &early, .numAttrs = d->early ? 1 : 0};
+        if (note(d, cudaLaunchKernelExC(&cfg, e->kernel, args), "launch"))
             return ERR_DEVICE;
     }
     return 0;

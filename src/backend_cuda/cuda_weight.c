@@ -42,7 +42,7 @@ struct plan {
     struct cuda_raw raw; /* without places */
     size_t scale_bytes;  /* of a row's scales, and of its minima */
     size_t minimum_bytes;
-    uint32_t units, tiles, tile_bytes;
+    uint32_t rows, units, tiles, tile_bytes;
 };
 
 static int plan_check(const struct weight_src *s, struct err *err)
@@ -79,8 +79,12 @@ static int plan_make(const struct weight_src *s, struct plan *p, struct err *err
         p->scale_bytes = p->minimum_bytes = (size_t)(s->cols / s->group) * (s->scale_type == DTYPE_F32 ? 4 : 2);
     if (p->raw.split)
         p->scale_bytes = s->cols / 32;
+    uint64_t rows = (uint64_t)s->rows * (s->n_experts ? s->n_experts : 1); /* of a stack: one matrix behind the other */
+    if (rows > UINT32_MAX)
+        return err_set(err, ERR_LIMIT, "cuda: tensor '%s' has %llu rows in all", s->name, (unsigned long long)rows);
+    p->rows = (uint32_t)rows;
     p->units = cuda_units(s->cols);
-    p->tiles = (s->rows + CUDA_TILE - 1) / CUDA_TILE;
+    p->tiles = (p->rows + CUDA_TILE - 1) / CUDA_TILE;
     p->tile_bytes = cuda_tile_bytes(p->kind, s->cols);
     return 0;
 }
@@ -99,7 +103,7 @@ int cuda_weight_plan(struct device *d, const struct weight_src *src, unsigned us
     if (rc == 0 && use & WEIGHT_LINEAR)
         *size_bytes += (uint64_t)p.tiles * p.tile_bytes + (uint64_t)p.tiles * CUDA_TILE * sizeof(float);
     if (rc == 0 && use & WEIGHT_EMBED)
-        *size_bytes += src->rows * (uint64_t)row_total(&p);
+        *size_bytes += p.rows * (uint64_t)row_total(&p);
     return rc;
 }
 
@@ -120,20 +124,23 @@ static int upload_open(struct device *d, struct err *err)
     return rc;
 }
 
-/* Rows [first, first + count) into staging, one array behind the other. */
+/* Rows [first, first + count), counted over all matrices of a stack, into staging, one array behind the other. */
 static void piece_fill(const struct weight_src *s, const struct plan *p, uint32_t first, uint32_t count, unsigned char *to)
 {
-    if (p->converted) {
-        for (uint32_t r = 0; r < count; r++)
-            weight_src_row(s, first + r, (float *)(void *)(to + (size_t)r * p->raw.row_bytes));
-        return;
-    }
-    const unsigned char *arrays[] = {s->data, s->scales, s->biases};
     const size_t bytes[] = {p->raw.row_bytes, p->scale_bytes, p->minimum_bytes};
-    for (int i = 0; i < 3; i++) {
-        if (bytes[i])
-            memcpy(to, arrays[i] + first * bytes[i], count * bytes[i]);
-        to += count * bytes[i];
+    for (uint32_t done = 0; done < count;) {
+        const struct weight_src *one = weight_src_expert(s, (first + done) / s->rows);
+        uint32_t at = (first + done) % s->rows, n = s->rows - at < count - done ? s->rows - at : count - done;
+        const unsigned char *arrays[] = {one->data, one->scales, one->biases};
+        unsigned char *base = to;
+        for (uint32_t r = 0; p->converted && r < n; r++)
+            weight_src_row(one, at + r, (float *)(void *)(to + (size_t)(done + r) * p->raw.row_bytes));
+        for (int i = 0; i < 3 && !p->converted; i++) {
+            if (bytes[i])
+                memcpy(base + done * bytes[i], arrays[i] + at * bytes[i], n * bytes[i]);
+            base += count * bytes[i];
+        }
+        done += n;
     }
 }
 
@@ -181,8 +188,8 @@ static int weight_up(struct device *d, struct weight *w, const struct weight_src
     if (fit == 0)
         return err_set(err, ERR_LIMIT, "cuda: tensor '%s': a row of %zu bytes is too long", s->name, per);
     int rc = 0;
-    for (uint32_t first = 0; first < s->rows && rc == 0;) {
-        uint32_t count = s->rows - first < fit ? s->rows - first : (uint32_t)fit, turn = d->upload_turn++ % 2;
+    for (uint32_t first = 0; first < p->rows && rc == 0;) {
+        uint32_t count = p->rows - first < fit ? p->rows - first : (uint32_t)fit, turn = d->upload_turn++ % 2;
         unsigned char *host = d->upload_host + (size_t)turn * PIECE, *device = d->upload_device + (size_t)turn * PIECE;
         struct cuda_raw raw = p->raw;
         raw_place(&raw, p, device, count);
@@ -215,12 +222,12 @@ static int weight_memory(struct weight *w, const struct plan *p, unsigned use, s
         w->row_scale = (float *)(void *)(w->planes + bytes);
     }
     if (use & WEIGHT_EMBED) {
-        size_t bytes = (w->head.rows * row_total(p) + 15) / 16 * 16;
+        size_t bytes = (p->rows * row_total(p) + 15) / 16 * 16;
         rc = cuda_check(cudaMalloc(&w->raw_memory, bytes + (size_t)w->tiles * CUDA_TILE * sizeof(float)), "weights", err);
         if (rc)
             return rc;
         w->raw = p->raw;
-        raw_place(&w->raw, p, w->raw_memory, w->head.rows);
+        raw_place(&w->raw, p, w->raw_memory, p->rows);
         if (!w->row_scale)
             w->row_scale = (float *)(void *)((unsigned char *)w->raw_memory + bytes);
     }
@@ -239,7 +246,7 @@ int cuda_weight_prepare(struct device *d, const struct weight_src *src, unsigned
     if (!w)
         return err_nomem(err, "cuda: weight", sizeof *w + name);
     memcpy(w->name, src->name, name);
-    w->head = (struct weight_head){src->type, src->rows, src->cols, w->name};
+    w->head = (struct weight_head){src->type, src->rows, src->cols, w->name, src->n_experts};
     w->kind = p.kind, w->units = p.units, w->tiles = p.tiles, w->tile_bytes = p.tile_bytes;
     d->weight_number++;
     memcpy(d->weight_names[d->weight_number % 64], src->name, name < 127 ? name : 127);

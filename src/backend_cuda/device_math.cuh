@@ -11,6 +11,22 @@
 #define DEV_LOG2E 1.44269504f
 #define DEV_INF __int_as_float(0x7f800000)
 
+/* A kernel is launched before the one ahead of it has ended: everything another kernel wrote is read behind dev_wait only.  The next one is let in
+ * behind dev_wait too: let in earlier, it could find in this multiprocessor's cache what kernels before this one had read there. */
+static __device__ __forceinline__ void dev_launch_next(void)
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+static __device__ __forceinline__ void dev_wait(void)
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+static __device__ __forceinline__ void dev_begin(void)
+{
+    dev_wait();
+    dev_launch_next();
+}
+
 static __device__ __forceinline__ float dev_round(float t)
 {
     return __fsub_rn(__fadd_rn(t, 12582912.0f), 12582912.0f);
@@ -134,8 +150,10 @@ static __device__ __forceinline__ void dev_sincos(double x, double *sin_out, dou
     *cos_out = q == 0 ? c : q == 1 ? -s : q == 2 ? -c : s;
 }
 
-static __device__ __forceinline__ float dev_activate(uint32_t act, float x) /* act as in tensor.h: silu, gelu_tanh, gelu_erf, sigmoid */
+static __device__ __forceinline__ float dev_activate(uint32_t act, float x) /* enum act, but clamped */
 {
+    if (act == 5)
+        return x > 0 ? x : 0;
     if (act == 0)
         return x / (1.0f + dev_exp(-x));
     if (act == 1) {
@@ -145,6 +163,16 @@ static __device__ __forceinline__ float dev_activate(uint32_t act, float x) /* a
     if (act == 2)
         return (x * 0.5f) * (1.0f + dev_erf(x * 0.70710678f));
     return 1.0f / (1.0f + dev_exp(-x));
+}
+
+/* act(gate) * up */
+static __device__ __forceinline__ float dev_gate(uint32_t act, float gate, float up)
+{
+    if (act != 4)
+        return dev_activate(act, gate) * up;
+    gate = gate > 7 ? 7 : gate;
+    up = up > 7 ? 7 : up < -7 ? -7 : up;
+    return gate / (1.0f + dev_exp(-1.702f * gate)) * (up + 1.0f);
 }
 
 /* Sum over a warp, then over the warps of the block, in one fixed tree; every thread gets it.  `shared` has 32 floats. */

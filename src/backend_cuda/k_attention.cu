@@ -42,6 +42,7 @@ static __device__ uint32_t scan(uint32_t v, uint32_t *shared)
 
 static __global__ void __launch_bounds__(TILES_THREADS) make_tiles(const __grid_constant__ cuda_p_tiles p)
 {
+    dev_begin();
     __shared__ uint32_t a[TILES_THREADS], b[TILES_THREADS], done_tiles, done_items;
     if (threadIdx.x == 0)
         done_tiles = done_items = 0;
@@ -120,6 +121,16 @@ template <int MT> struct shared_form {
     }
 };
 
+/* What the values' sum is multiplied by: 1 / l, a sink being one more score without a value. */
+static __device__ __forceinline__ float share(const cuda_p_attention &p, uint32_t head, float m, float l)
+{
+    if (!p.sinks)
+        return 1.0f / l;
+    float sink = p.sinks[head] * DEV_LOG2E, top = m > sink ? m : sink;
+    float keep = exp2_fast(m - top);
+    return keep / __fmaf_rn(l, keep, exp2_fast(sink - top));
+}
+
 template <int MT> struct attention {
     using form = shared_form<MT>;
     const cuda_p_attention &p;
@@ -163,7 +174,7 @@ template <int MT> struct attention {
                 x[e] = v < count ? p.q[(size_t)row_of(v) * p.q_stride + (size_t)head_of(v) * p.d_k + e] : 0.0f;
             __syncwarp();
             if (p.pk.turn)
-                pages_turn(p.pk.turn, x, p.d_k, lane);
+                pages_turn(p.pk, x, p.d_k, lane);
             for (uint32_t e = lane; e < p.d_k; e += 32) {
                 float a = fabsf(x[e]);
                 most_q = a > most_q || a != a ? a : most_q;
@@ -193,19 +204,19 @@ template <int MT> struct attention {
     __device__ void fill(uint32_t kv_block, uint32_t from, bool key)
     {
         const cuda_plane &plane = key ? p.pk : p.pv;
-        uint32_t d = key ? p.d_k : p.d_v, n = d - from < CHUNK ? d - from : CHUNK, mine = threadIdx.x % 32 + warp_m * 32;
+        uint32_t wide = key ? p.d_k : p.d_v, d = p.latent ? p.d_k : wide, n = wide - from < CHUNK ? wide - from : CHUNK, mine = threadIdx.x % 32 + warp_m * 32;
         __half *to = tile + quarter * CHUNK * (QUARTER + PAD);
         for (int half = 0; half < 2; half++) {
             int start = (int)(kv_block * KV_BLOCK + quarter * QUARTER + half * KV_PAGE), end = start + KV_PAGE;
             bool seen = start <= most && end > least;
             const unsigned char *page = NULL;
             if (seen)
-                page = p.pages[table[start / KV_PAGE]] + p.offset + (size_t)kv_head * p.head_bytes + (key ? 0 : p.k_bytes);
+                page = p.pages[table[start / KV_PAGE]] + p.offset + (size_t)kv_head * p.head_bytes + (key || p.latent ? 0 : p.k_bytes);
             if (key)
                 pages_keys(page, plane, d, from, n, to + half * KV_PAGE, QUARTER + PAD, mine, 32 * MT);
             else
-                pages_values(page, plane, d, from, n, to + half * KV_PAGE * (CHUNK + PAD), CHUNK + PAD, least - start, most - start, mine,
-                             32 * MT);
+                pages_values(page, plane, d, from, n, to + half * KV_PAGE * (CHUNK + PAD), CHUNK + PAD, least - start, most - start, p.latent,
+                             mine, 32 * MT);
         }
     }
 
@@ -389,17 +400,17 @@ template <int MT> struct attention {
         __syncthreads();
     }
 
-    /* y = total / l, turned back where V is turned */
+    /* y = total / l, with the sink's share, turned back where V is turned */
     __device__ void finish()
     {
         uint32_t warp = threadIdx.x / 32;
         for (uint32_t v = warp; v < count; v += form::THREADS / 32) {
-            float *x = total + v * p.d_v, by = 1.0f / l[v];
+            float *x = total + v * p.d_v, by = share(p, head_of(v), m[v], l[v]);
             for (uint32_t e = lane; e < p.d_v; e += 32)
                 x[e] = x[e] * by;
             __syncwarp();
             if (p.pv.turn)
-                pages_turn_back(p.pv.turn, x, p.d_v, lane);
+                pages_turn_back(p.pv, x, p.d_v, lane);
             for (uint32_t e = lane; e < p.d_v; e += 32)
                 p.y[(size_t)row_of(v) * p.y_stride + (size_t)head_of(v) * p.d_v + e] = x[e];
         }
@@ -430,6 +441,7 @@ static __device__ __forceinline__ uint32_t tile_find(const cuda_tiles *tiles, ui
 
 template <int MT> static __global__ void __launch_bounds__(128 * MT, 1) attend(const __grid_constant__ cuda_p_attention p)
 {
+    dev_begin();
     extern __shared__ __align__(16) unsigned char shared[];
     attention<MT> a(p, shared);
     uint32_t items = p.tiles->item_count, split = p.tiles->split;
@@ -454,7 +466,8 @@ template <int MT> static __global__ void __launch_bounds__(128 * MT, 1) attend(c
 /* Partials of a tile, blocks ascending. */
 static __global__ void __launch_bounds__(128) attn_fold(const __grid_constant__ cuda_p_attention p)
 {
-    __shared__ float row[512];
+    dev_begin();
+    __shared__ float row[PAGES_HEAD_MAX];
     if (!p.tiles->split)
         return;
     uint32_t total = p.tiles->tile_count * p.kv_heads * 16, group = p.heads / p.kv_heads;
@@ -466,7 +479,7 @@ static __global__ void __launch_bounds__(128) attn_fold(const __grid_constant__ 
         kv_span span = p.spans[t.span];
         const float *part = p.partial + ((size_t)(t.item_first * p.kv_heads + head * t.block_count) * 16 + v) * (p.d_v + 2);
         size_t step = (size_t)16 * (p.d_v + 2);
-        float m = -DEV_INF, l = 0, o[4] = {0, 0, 0, 0};
+        float m = -DEV_INF, l = 0, o[5] = {0, 0, 0, 0, 0};
         for (uint32_t b = 0; b < t.block_count; b++, part += step) {
             float mb = part[p.d_v], lb = part[p.d_v + 1];
             if (mb == -DEV_INF)
@@ -478,17 +491,17 @@ static __global__ void __launch_bounds__(128) attn_fold(const __grid_constant__ 
             l = __fmaf_rn(l, keep, lb * add);
             m = top;
 #pragma unroll
-            for (int i = 0; i < 4; i++)
+            for (int i = 0; i < 5; i++)
                 if (threadIdx.x + 128 * i < p.d_v)
                     o[i] = __fmaf_rn(o[i], keep, part[threadIdx.x + 128 * i] * add);
         }
-        float by = 1.0f / l;
-        for (int i = 0; i < 4; i++)
+        float by = share(p, head * group + (t.first + v) % group, m, l);
+        for (int i = 0; i < 5; i++)
             if (threadIdx.x + 128 * i < p.d_v)
                 row[threadIdx.x + 128 * i] = o[i] * by;
         __syncthreads();
         if (p.pv.turn && threadIdx.x < 32)
-            pages_turn_back(p.pv.turn, row, p.d_v, threadIdx.x);
+            pages_turn_back(p.pv, row, p.d_v, threadIdx.x);
         __syncthreads();
         float *y = p.y + (size_t)(span.row_first + (t.first + v) / group) * p.y_stride + (size_t)(head * group + (t.first + v) % group) * p.d_v;
         for (uint32_t e = threadIdx.x; e < p.d_v; e += 128)

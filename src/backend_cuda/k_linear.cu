@@ -30,29 +30,35 @@ struct columns {
     }
 };
 
-enum { AHEAD = 4 };
+/* Units in flight a warp: the next ones are on their way while one is computed. */
+static __host__ __device__ constexpr int ahead(int bits, int nt)
+{
+    return nt == 4 ? 2 : nt == 2 || bits == 16 ? 3 : 4;
+}
 
 template <int BITS, int SCALE, int OFF, int NT>
 static __device__ __forceinline__ void segment(const uint8_t *tile, const uint16_t *x, uint32_t units, uint32_t from, uint32_t to,
                                                uint32_t rows_left, float acc[NT][4])
 {
+    constexpr int AHEAD = ahead(BITS, NT);
     uint32_t lane = threadIdx.x & 31, g = lane >> 2;
-    constexpr int step = NT == 1 ? AHEAD : NT == 2 ? 2 : 1;
-    for (uint32_t u = from; u < to; u += step) {
-        unit<BITS, SCALE, OFF> w[step];
-        columns b[step][NT];
+    unit<BITS, SCALE, OFF> w[AHEAD];
+    columns b[AHEAD][NT];
 #pragma unroll
-        for (int i = 0; i < step; i++)
-            if (u + i < to)
-                w[i].load(tile, u + i, lane);
+    for (int i = 0; i < AHEAD; i++)
+        if (from + i < to)
+            w[i].load(tile, from + i, lane);
+    dev_wait(); /* weights are there before; x is not */
+    dev_launch_next();
 #pragma unroll
-        for (int i = 0; i < step; i++)
+    for (int i = 0; i < AHEAD; i++)
 #pragma unroll
-            for (int n = 0; n < NT; n++)
-                if (u + i < to)
-                    b[i][n].load(x + (((size_t)n * units + u + i) * 32 + lane) * 16, 8 * n + g < rows_left);
+        for (int n = 0; n < NT; n++)
+            if (from + i < to)
+                b[i][n].load(x + (((size_t)n * units + from + i) * 32 + lane) * 16, 8 * n + g < rows_left);
+    for (uint32_t u = from; u < to; u += AHEAD) {
 #pragma unroll
-        for (int i = 0; i < step; i++) {
+        for (int i = 0; i < AHEAD; i++) {
             if (u + i >= to)
                 break;
 #pragma unroll
@@ -63,6 +69,13 @@ static __device__ __forceinline__ void segment(const uint8_t *tile, const uint16
                 for (int n = 0; n < NT; n++)
                     mma(acc[n], a, b[i][n].at(2 * c), b[i][n].at(2 * c + 1));
             }
+            uint32_t next = u + i + AHEAD;
+            if (next >= to)
+                continue;
+            w[i].load(tile, next, lane);
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+                b[i][n].load(x + (((size_t)n * units + next) * 32 + lane) * 16, 8 * n + g < rows_left);
         }
     }
 }
@@ -119,13 +132,52 @@ static __global__ void __launch_bounds__(256) linear(const __grid_constant__ cud
         }
         float gate = sum * (p.part[0].row_scale[o] * p.x_scale[row0 + n]);
         float up = sum_segments(partial + all, segments, stride, at) * (p.part[1].row_scale[o] * p.x_scale[row0 + n]);
-        p.part[0].y[(size_t)(row0 + n) * p.part[0].y_stride + o] = dev_activate(p.act, gate) * up;
+        p.part[0].y[(size_t)(row0 + n) * p.part[0].y_stride + o] = dev_gate(p.act, gate, up);
     }
+}
+
+/* A row with a matrix of its own (experts, heads): grid (rows of y, tiles of a matrix).  The same sums. */
+template <int BITS, int SCALE, int OFF>
+static __global__ void __launch_bounds__(256) linear_own(const __grid_constant__ cuda_p_linear p)
+{
+    extern __shared__ float partial[]; /* [segment][16][8], for a pair twice */
+    dev_begin();
+    uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, segments = blockDim.x >> 5;
+    uint32_t i = blockIdx.x, from_row = i / p.x_share, column = from_row % 8, id = p.ids ? p.ids[i] : i % p.heads;
+    if (id >= p.matrices) {
+        *p.failed = 1;
+        return;
+    }
+    uint32_t first = id * p.each, tile = first / 16 + blockIdx.y, all = segments * 16;
+    uint32_t size = cuda_segment_units(p.units), from = warp * size, to = from + size < p.units ? from + size : p.units;
+    const uint16_t *x = p.x + (size_t)(from_row / 8) * p.units * 512;
+    if (tile * 16 >= first + p.each)
+        return;
+    for (uint32_t k = 0; k <= p.pair; k++) {
+        float acc[1][4] = {};
+        segment<BITS, SCALE, OFF, 1>(p.part[k].planes + (size_t)tile * p.tile_bytes, x, p.units, from, to, g == column ? 8 : 0, acc);
+        if (t == column / 2) {
+            partial[k * all + warp * 16 + g] = acc[0][column % 2];
+            partial[k * all + warp * 16 + g + 8] = acc[0][2 + column % 2];
+        }
+    }
+    __syncthreads();
+    uint32_t o = tile * 16 + threadIdx.x;
+    if (threadIdx.x >= 16 || o < first || o >= first + p.each)
+        return;
+    float v = sum_segments(partial, segments, 16, threadIdx.x) * (p.part[0].row_scale[o] * p.x_scale[from_row]);
+    v = p.part[0].bias ? v + p.part[0].bias[o] : v;
+    if (p.pair) {
+        float up = sum_segments(partial + all, segments, 16, threadIdx.x) * (p.part[1].row_scale[o] * p.x_scale[from_row]);
+        up = p.part[1].bias ? up + p.part[1].bias[o] : up;
+        v = dev_gate(p.act, v, up);
+    }
+    p.part[0].y[(size_t)(i / p.heads) * p.part[0].y_stride + (size_t)(i % p.heads) * p.y_step + o - first] = v;
 }
 
 #define ENTRY(name, bits, scale, off)                                                                                               \
     {(const void *)linear<bits, CUDA_SCALE_##scale, off, 1>, (const void *)linear<bits, CUDA_SCALE_##scale, off, 2>,                \
-     (const void *)linear<bits, CUDA_SCALE_##scale, off, 4>},
+     (const void *)linear<bits, CUDA_SCALE_##scale, off, 4>, (const void *)linear_own<bits, CUDA_SCALE_##scale, off>},
 extern "C" const void *const cuda_kernels_linear[CUDA_KIND_COUNT][CUDA_LINEAR_WIDTHS] = {CUDA_KINDS(ENTRY)};
 
 extern "C" uint32_t cuda_tile_bytes(enum cuda_kind kind, uint32_t cols)

@@ -6,17 +6,14 @@
 #include "backend_cuda/device_math.cuh"
 #include "backend_cuda/kernels.h"
 
-enum { PAGES_HEAD_MAX = 512, PAGES_WARPS = 4 };
+enum { PAGES_HEAD_MAX = 640, PAGES_WARPS = 4 };
 enum { CODE_FLOAT, CODE_SIGNED, CODE_AFFINE, CODE_BOOK }; /* enum kv_code */
 enum { TURN_NONE, TURN_HADAMARD, TURN_SIGNS };            /* enum kv_turn */
 
 /* ---- turns, by one warp over a vector in shared memory ---- */
 
-static __device__ void pages_hadamard(float *x, uint32_t d, uint32_t lane)
+static __device__ void pages_hadamard(float *x, uint32_t d, uint32_t n, uint32_t lane)
 {
-    uint32_t n = 128;
-    while (d % n)
-        n /= 2;
     float by = (float)(1 / sqrt((double)n));
     for (uint32_t half = 1; half < n; half *= 2) {
         for (uint32_t i = lane; i < d / 2; i += 32) {
@@ -39,18 +36,18 @@ static __device__ void pages_signs(float *x, uint32_t d, uint32_t lane)
     __syncwarp();
 }
 
-static __device__ void pages_turn(uint32_t turn, float *x, uint32_t d, uint32_t lane)
+static __device__ void pages_turn(const cuda_plane &p, float *x, uint32_t d, uint32_t lane)
 {
-    if (turn == TURN_SIGNS)
+    if (p.turn == TURN_SIGNS)
         pages_signs(x, d, lane);
-    if (turn != TURN_NONE)
-        pages_hadamard(x, d, lane);
+    if (p.turn != TURN_NONE)
+        pages_hadamard(x, d, p.run, lane);
 }
-static __device__ void pages_turn_back(uint32_t turn, float *x, uint32_t d, uint32_t lane)
+static __device__ void pages_turn_back(const cuda_plane &p, float *x, uint32_t d, uint32_t lane)
 {
-    if (turn != TURN_NONE)
-        pages_hadamard(x, d, lane);
-    if (turn == TURN_SIGNS)
+    if (p.turn != TURN_NONE)
+        pages_hadamard(x, d, p.run, lane);
+    if (p.turn == TURN_SIGNS)
         pages_signs(x, d, lane);
 }
 
@@ -197,7 +194,7 @@ static __device__ void pages_store(unsigned char *plane, const cuda_plane &p, ui
         pages_store_float(plane, p.format, d, slot, key, x, lane);
         return;
     }
-    pages_turn(p.turn, x, d, lane);
+    pages_turn(p, x, d, lane);
     for (uint32_t e = lane; e < d; e += 32)
         x[e] = x[e] == x[e] ? pages_keep(x[e], -3.402823466e38f, 3.402823466e38f) : 0;
     __syncwarp();
@@ -219,36 +216,86 @@ static __device__ void pages_store(unsigned char *plane, const cuda_plane &p, ui
     pages_put(plane, p, d, slot, key, codes, lane);
 }
 
-static __global__ void __launch_bounds__(32 * PAGES_WARPS) kv_write(const __grid_constant__ cuda_p_kv_write p)
+/* The span a row is in; ~0: none. */
+static __device__ uint32_t pages_span(const kv_span *spans, uint32_t count, uint32_t row, uint32_t lane)
 {
-    __shared__ float vectors[PAGES_WARPS][PAGES_HEAD_MAX];
-    __shared__ uint8_t codes[PAGES_WARPS][PAGES_HEAD_MAX];
-    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, i = blockIdx.x * PAGES_WARPS + warp;
-    uint32_t row = i / (2 * p.heads), head = i / 2 % p.heads, span = 0xffffffffu;
-    if (row >= p.rows)
-        return;
-    for (uint32_t from = 0; from < p.span_count && span == 0xffffffffu; from += 32) {
+    uint32_t span = 0xffffffffu;
+    for (uint32_t from = 0; from < count && span == 0xffffffffu; from += 32) {
         uint32_t s = from + lane;
-        bool mine = s < p.span_count && row >= p.spans[s].row_first && row - p.spans[s].row_first < p.spans[s].row_count;
+        bool mine = s < count && row >= spans[s].row_first && row - spans[s].row_first < spans[s].row_count;
         uint32_t found = __ballot_sync(0xffffffffu, mine);
         span = found ? from + __ffs(found) - 1 : span;
     }
+    return span;
+}
+
+/* The norm of k_rows.cu by one warp: the same tree. */
+static __device__ void pages_norm(float *x, const float *w, uint32_t d, float eps, uint32_t lane)
+{
+    float sum = 0;
+    for (uint32_t j = 0; j < 8; j++) {
+        float s = 0;
+        for (uint32_t c = 32 * j + lane; c < d; c += 256)
+            s = __fmaf_rn(x[c], x[c], s);
+        for (int o = 16; o > 0; o >>= 1)
+            s = s + __shfl_xor_sync(0xffffffffu, s, o);
+        sum = sum + s;
+    }
+    float by = 1.0f / sqrtf(sum / (float)d + eps);
+    for (uint32_t c = lane; c < d; c += 32)
+        x[c] = (x[c] * by) * w[c];
+    __syncwarp();
+}
+
+static __device__ void pages_rope(float *x, const float *table, uint32_t n, uint32_t adjacent, uint32_t lane)
+{
+    for (uint32_t j = lane; j < n; j += 32) {
+        uint32_t a = adjacent ? 2 * j : j, b = adjacent ? 2 * j + 1 : j + n;
+        float x0 = x[a], x1 = x[b], c = table[j], s = table[n + j];
+        x[a] = __fmaf_rn(-x1, s, x0 * c);
+        x[b] = __fmaf_rn(x0, s, x1 * c);
+    }
+    __syncwarp();
+}
+
+/* A warp a head vector: of q (attn_prepare only), k, v.  Norm, rope, then K and V into the page. */
+static __global__ void __launch_bounds__(32 * PAGES_WARPS) kv_write(const __grid_constant__ cuda_p_kv_write p)
+{
+    dev_begin();
+    __shared__ float vectors[PAGES_WARPS][PAGES_HEAD_MAX];
+    __shared__ uint8_t codes[PAGES_WARPS][PAGES_HEAD_MAX];
+    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, i = blockIdx.x * PAGES_WARPS + warp;
+    uint32_t per = p.q_heads + 2 * p.heads, row = i / per, which = i % per, head = which < p.q_heads ? which : (which - p.q_heads) % p.heads;
+    bool query = which < p.q_heads, key = !query && which < p.q_heads + p.heads;
+    if (row >= p.rows || (!query && !key && p.latent))
+        return;
+    uint32_t d = query || key ? p.d_k : p.d_v;
+    float *x = vectors[warp], *from = query ? p.q + (size_t)row * p.q_stride : key ? p.k + (size_t)row * p.k_stride : p.v + (size_t)row * p.v_stride;
+    const float *norm = query ? p.q_norm : key ? p.k_norm : NULL;
+    from += (size_t)head * d;
+    for (uint32_t e = lane; e < d; e += 32)
+        x[e] = from[e];
+    __syncwarp();
+    if (norm)
+        pages_norm(x, norm, d, p.eps, lane);
+    if (p.rope && (query || key))
+        pages_rope(x, p.rope + (size_t)row * p.rope_stride, p.rope_pairs, p.adjacent, lane);
+    for (uint32_t e = lane; (norm || p.rope) && (query || key) && e < d; e += 32)
+        from[e] = x[e];
+    if (query)
+        return;
+    uint32_t span = pages_span(p.spans, p.span_count, row, lane);
     if (span == 0xffffffffu)
         return;
     kv_span s = p.spans[span];
-    bool key = (i & 1) == 0;
-    uint32_t position = s.pos_first + row - s.row_first, d = key ? p.d_k : p.d_v;
+    uint32_t position = s.pos_first + row - s.row_first;
     unsigned char *page = p.pages[p.tables[s.table_first + position / KV_PAGE]];
     if (!page) {
         *p.failed = 1;
         return;
     }
-    const float *x = key ? p.k + (size_t)row * p.k_stride + (size_t)head * d : p.v + (size_t)row * p.v_stride + (size_t)head * d;
-    for (uint32_t e = lane; e < d; e += 32)
-        vectors[warp][e] = x[e];
-    __syncwarp();
-    pages_store(page + p.offset + (size_t)head * p.head_bytes + (key ? 0 : p.k_bytes), key ? p.pk : p.pv, d, position % KV_PAGE, key,
-                vectors[warp], codes[warp], lane);
+    pages_store(page + p.offset + (size_t)head * p.head_bytes + (key ? 0 : p.k_bytes), key ? p.pk : p.pv, d, position % KV_PAGE, key, x,
+                codes[warp], lane);
 }
 
 /* ---- planes to f16 ---- */
@@ -305,10 +352,19 @@ static __device__ void pages_keys(const unsigned char *plane, const cuda_plane &
     }
 }
 
-/* V of a page to [position][element of 128]; slots outside [least, most] are zeros. */
+/* V of a page to [position][element of 128]; slots outside [least, most] are zeros.  Latent: V is the beginning of K's plane. */
 static __device__ void pages_values(const unsigned char *plane, const cuda_plane &p, uint32_t d, uint32_t from, uint32_t n, __half *to,
-                                    uint32_t stride, int least, int most, uint32_t me, uint32_t threads)
+                                    uint32_t stride, int least, int most, bool latent, uint32_t me, uint32_t threads)
 {
+    if (latent) { /* neighbours in the plane are positions */
+        for (uint32_t i = me; i < KV_PAGE * 128; i += threads) {
+            int slot = (int)(i % KV_PAGE);
+            uint32_t e = i / KV_PAGE;
+            bool there = plane && slot >= least && slot <= most && e < n;
+            to[slot * stride + e] = there ? pages_to_half(pages_value(plane, p, d, (uint32_t)slot, from + e, true)) : __float2half_rn(0.0f);
+        }
+        return;
+    }
     if (plane && p.format == KV_F16 && n % 8 == 0) {
         for (uint32_t i = me; i < KV_PAGE * 16; i += threads) {
             int slot = (int)(i / 16);

@@ -10,6 +10,7 @@ enum { ROW_THREADS = 256 };
 
 static __global__ void __launch_bounds__(1024) scatter(const __grid_constant__ cuda_p_scatter p)
 {
+    dev_begin();
     const cuda_scatter_list *list = p.list;
     uint32_t count = list->count, phases = list->phases;
     for (uint32_t phase = 0; phase < phases; phase++) {
@@ -49,17 +50,18 @@ static __device__ __forceinline__ float norm_of(const float *x, uint32_t n, floa
 
 static __global__ void __launch_bounds__(ROW_THREADS) pack(const __grid_constant__ cuda_p_pack p)
 {
+    dev_begin();
     extern __shared__ float row[];
     __shared__ float shared[32];
     uint32_t r = blockIdx.x, padded = p.units * CUDA_UNIT;
-    const float *x = p.x + (size_t)r * p.stride;
+    const float *x = p.x + (size_t)(r / p.heads) * p.stride + (size_t)(r % p.heads) * p.x_step;
+    for (uint32_t c = threadIdx.x; c < p.tail; c += blockDim.x)
+        p.y[(size_t)(r / p.heads) * p.y_stride + (size_t)(r % p.heads) * p.y_step + p.y_out + c] = x[p.cols + c];
     float by = p.w ? norm_of(x, p.cols, p.eps, shared) : 1.0f, most = 0;
     for (uint32_t c = threadIdx.x; c < padded; c += blockDim.x) {
         float v = c < p.cols ? x[c] : 0.0f;
         if (p.w && c < p.cols)
             v = (v * by) * p.w[c];
-        if (p.y && c < p.cols)
-            p.y[(size_t)r * p.y_stride + c] = v;
         row[c] = v;
         v = fabsf(v);
         most = v > most || v != v ? v : most;
@@ -85,19 +87,29 @@ static __global__ void __launch_bounds__(ROW_THREADS) pack(const __grid_constant
 
 static __global__ void __launch_bounds__(ROW_THREADS) norm_rows(const __grid_constant__ cuda_p_norm p)
 {
+    dev_begin();
     __shared__ float shared[32];
     uint32_t r = blockIdx.x / p.groups, at = blockIdx.x % p.groups * p.dim;
     const float *x = p.x + (size_t)r * p.x_stride + at;
     float *y = p.y + (size_t)r * p.y_stride + at;
-    float by = norm_of(x, p.dim, p.eps, shared);
+    const float *w = p.w + (p.own ? at : 0);
+    float mean = 0, sum = 0;
+    for (uint32_t c = threadIdx.x; p.centred && c < p.dim; c += blockDim.x)
+        mean = mean + x[c];
+    if (p.centred)
+        mean = dev_block_sum(mean, shared) / (float)p.dim;
+    for (uint32_t c = threadIdx.x; c < p.dim; c += blockDim.x)
+        sum = __fmaf_rn(x[c] - mean, x[c] - mean, sum);
+    float by = 1.0f / sqrtf(dev_block_sum(sum, shared) / (float)p.dim + p.eps);
     for (uint32_t c = threadIdx.x; c < p.dim; c += blockDim.x) {
-        float v = (x[c] * by) * p.w[c];
+        float v = ((x[c] - mean) * by) * w[c];
         y[c] = p.add ? y[c] + v * p.scale : v;
     }
 }
 
 static __global__ void rope_table(const __grid_constant__ cuda_p_rope_table p)
 {
+    dev_begin();
     uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= p.rows * p.n)
         return;
@@ -110,6 +122,7 @@ static __global__ void rope_table(const __grid_constant__ cuda_p_rope_table p)
 
 static __global__ void rope(const __grid_constant__ cuda_p_rope p)
 {
+    dev_begin();
     uint32_t i = blockIdx.x * blockDim.x + threadIdx.x, per = p.heads * p.n;
     if (i >= p.rows * per)
         return;
@@ -124,6 +137,7 @@ static __global__ void rope(const __grid_constant__ cuda_p_rope p)
 
 static __global__ void wise(const __grid_constant__ cuda_p_wise p)
 {
+    dev_begin();
     uint32_t c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y;
     if (c >= p.cols)
         return;
@@ -136,19 +150,154 @@ static __global__ void wise(const __grid_constant__ cuda_p_wise p)
             *y = p.a[(size_t)from * p.a_stride + c];
         return;
     }
+    if (p.what == CUDA_WISE_SUM) { /* slots ascending, b their weights */
+        uint32_t slots = p.a_rows / p.rows;
+        float v = p.b[(size_t)r * slots] * p.a[(size_t)r * slots * p.a_stride + c];
+        for (uint32_t i = 1; i < slots; i++)
+            v = v + p.b[(size_t)r * slots + i] * p.a[((size_t)r * slots + i) * p.a_stride + c];
+        *y = p.s != 0 ? *y + v : v;
+        return;
+    }
     float a = p.a[(size_t)r * p.a_stride + c];
     if (p.what == CUDA_WISE_ADD)
         *y = *y * p.t + a * p.s;
     else if (p.what == CUDA_WISE_SOFTCAP)
         *y = p.s * dev_tanh(a / p.s);
+    else if (p.what == CUDA_WISE_SCALE)
+        *y = a * p.s;
+    else if (p.what == CUDA_WISE_XIELU) /* s, t: of positive and negative x; u: beta; v: eps */
+        *y = (a > 0 ? (p.s * a) * a : ((dev_exp(a < p.v ? a : p.v) - 1.0f) - a) * p.t) + p.u * a;
     else
-        *y = dev_activate(p.what - CUDA_WISE_GATED, a) * p.b[(size_t)r * p.b_stride + c];
+        *y = dev_gate(p.what - CUDA_WISE_GATED, a, p.b[(size_t)r * p.b_stride + c]);
+}
+
+/* ---- route: a block a row ---- */
+
+struct chosen {
+    float value;
+    uint32_t id;
+};
+
+/* The free one with the largest choice of [from, to), ties to the lowest; id `to` when none is. */
+static __device__ chosen best_of(const float *choice, const uint8_t *barred, uint32_t from, uint32_t to, chosen *shared)
+{
+    chosen best = {-DEV_INF, to};
+    for (uint32_t e = from + threadIdx.x; e < to; e += blockDim.x)
+        if (!barred[e] && (best.id == to || choice[e] > best.value))
+            best = {choice[e], e};
+    for (int o = 16; o > 0; o >>= 1) {
+        chosen other = {__shfl_xor_sync(0xffffffffu, best.value, o), __shfl_xor_sync(0xffffffffu, best.id, o)};
+        if (other.id != to && (best.id == to || other.value > best.value || (other.value == best.value && other.id < best.id)))
+            best = other;
+    }
+    __syncthreads();
+    if ((threadIdx.x & 31) == 0)
+        shared[threadIdx.x >> 5] = best;
+    __syncthreads();
+    for (uint32_t w = 0; w < blockDim.x / 32; w++) {
+        chosen other = shared[w];
+        if (other.id != to && (best.id == to || other.value > best.value || (other.value == best.value && other.id < best.id)))
+            best = other;
+    }
+    __syncthreads();
+    return best;
+}
+
+static __global__ void __launch_bounds__(ROW_THREADS) route(const __grid_constant__ cuda_p_route p)
+{
+    dev_begin();
+    extern __shared__ float score[]; /* [experts] scores, then choices, then barred */
+    __shared__ float shared[32], sums[ROUTE_GROUPS_MAX];
+    __shared__ chosen places[32];
+    __shared__ uint32_t kept[ROUTE_GROUPS_MAX];
+    float *choice = score + p.experts;
+    uint8_t *barred = (uint8_t *)(choice + p.experts);
+    const float *x = p.logits + (size_t)blockIdx.x * p.stride;
+    uint32_t *ids = p.ids + (size_t)blockIdx.x * p.top, n = p.experts;
+    float *weights = p.weights + (size_t)blockIdx.x * p.top, most = -DEV_INF, sum = 0;
+    for (uint32_t e = threadIdx.x; e < n; e += blockDim.x)
+        most = x[e] > most || x[e] != x[e] ? x[e] : most;
+    most = dev_block_max(most, shared);
+    for (uint32_t e = threadIdx.x; e < n; e += blockDim.x) {
+        score[e] = p.score == ROUTE_SOFTMAX ? dev_exp(x[e] - most) : p.score == ROUTE_SIGMOID ? 1.0f / (1.0f + dev_exp(-x[e])) : x[e];
+        sum = sum + score[e];
+    }
+    sum = dev_block_sum(sum, shared);
+    for (uint32_t e = threadIdx.x; e < n; e += blockDim.x) {
+        if (p.score == ROUTE_SOFTMAX)
+            score[e] = score[e] / sum;
+        choice[e] = p.bias ? score[e] + p.bias[e] : p.score == ROUTE_SIGMOID ? score[e] : x[e];
+        barred[e] = 0;
+    }
+    __syncthreads();
+    if (p.groups > 1 && !p.replay) {
+        uint32_t each = n / p.groups;
+        for (uint32_t g = 0; g < p.groups; g++) {
+            float total = 0;
+            for (uint32_t i = 0; i < p.group_best; i++) {
+                chosen c = best_of(choice, barred, g * each, (g + 1) * each, places);
+                total = total + c.value;
+                if (threadIdx.x == 0 && c.id < (g + 1) * each)
+                    barred[c.id] = 1;
+                __syncthreads();
+            }
+            if (threadIdx.x == 0)
+                sums[g] = total, kept[g] = 0;
+        }
+        __syncthreads();
+        for (uint32_t i = 0; threadIdx.x == 0 && i < p.group_top; i++) {
+            uint32_t best = p.groups;
+            for (uint32_t g = 0; g < p.groups; g++)
+                if (!kept[g] && (best == p.groups || sums[g] > sums[best]))
+                    best = g;
+            if (best < p.groups)
+                kept[best] = 1;
+        }
+        __syncthreads();
+        for (uint32_t e = threadIdx.x; e < n; e += blockDim.x)
+            barred[e] = !kept[e / each];
+        __syncthreads();
+    }
+    for (uint32_t s = 0; s < p.top && !p.replay; s++) {
+        chosen c = best_of(choice, barred, 0, n, places);
+        if (threadIdx.x == 0) {
+            if (c.id >= n)
+                *p.failed = 1, c.id = 0;
+            ids[s] = c.id;
+            barred[c.id] = 1;
+        }
+        __syncthreads();
+    }
+    if (threadIdx.x)
+        return;
+    float top = -DEV_INF, total = 0;
+    for (uint32_t s = 0; s < p.top; s++) {
+        if (ids[s] >= n) {
+            *p.failed = 1;
+            return;
+        }
+        weights[s] = score[ids[s]];
+        top = weights[s] > top ? weights[s] : top;
+    }
+    for (uint32_t s = 0; s < p.top && p.score == ROUTE_SOFTMAX_TOP; s++)
+        weights[s] = dev_exp(weights[s] - top), total = total + weights[s];
+    for (uint32_t s = 0; s < p.top && p.score == ROUTE_SOFTMAX_TOP; s++)
+        weights[s] = weights[s] / total;
+    total = 0;
+    for (uint32_t s = 0; s < p.top; s++)
+        total = total + weights[s];
+    for (uint32_t s = 0; s < p.top; s++) {
+        float w = p.normalise ? weights[s] / (total + 1e-20f) : weights[s];
+        w = w * p.scale;
+        weights[s] = p.expert_scale ? w * p.expert_scale[ids[s]] : w;
+    }
 }
 
 /* ---- weights ---- */
 
 static __global__ void embed(const __grid_constant__ cuda_p_embed p)
 {
+    dev_begin();
     uint32_t c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y;
     if (c >= p.raw.cols)
         return;
@@ -169,6 +318,7 @@ static __device__ __forceinline__ bool scale_is_fp(uint32_t kind)
 /* Largest magnitude a row needs in f16 -> its power of two.  row_scale takes it back. */
 static __global__ void __launch_bounds__(ROW_THREADS) row_scale(const __grid_constant__ cuda_p_repack p)
 {
+    dev_begin();
     __shared__ float shared[32];
     const uint8_t *row = p.raw.data + (size_t)blockIdx.x * p.raw.row_bytes;
     float most = 0;
@@ -337,6 +487,7 @@ template <int BITS, int SCALE, int OFF> static __device__ void repack_unit(const
 
 static __global__ void repack(const __grid_constant__ cuda_p_repack p)
 {
+    dev_begin();
     uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     uint32_t lane = (uint32_t)i & 31, u = (uint32_t)((i >> 5) % p.units), tile = p.first / 16 + (uint32_t)((i >> 5) / p.units);
     if (tile * 16 >= p.first + p.rows)
@@ -352,4 +503,4 @@ static __global__ void repack(const __grid_constant__ cuda_p_repack p)
 
 extern "C" const void *const cuda_kernels_rows[CUDA_K_ROWS_COUNT] = {
     (const void *)scatter, (const void *)pack, (const void *)norm_rows, (const void *)rope_table, (const void *)rope,
-    (const void *)wise, (const void *)embed, (const void *)row_scale, (const void *)repack};
+    (const void *)wise, (const void *)route, (const void *)embed, (const void *)row_scale, (const void *)repack};

@@ -119,6 +119,7 @@ static __device__ u64 block_total(u64 v, u64 *shared)
 
 static __global__ void __launch_bounds__(BLOCK_THREADS) sample_blocks(const __grid_constant__ cuda_p_sample p)
 {
+    dev_begin();
     __shared__ u64 keys[32];
     __shared__ float sums[32];
     const cuda_sample_row r = p.rows[blockIdx.y];
@@ -424,6 +425,7 @@ struct survivors {
 
 static __global__ void __launch_bounds__(ROW_THREADS) sample_rows(const __grid_constant__ cuda_p_sample p)
 {
+    dev_begin();
     __shared__ u64 shared[32], histogram[256], picked[SAMPLE_TOP_MAX];
     __shared__ uint32_t count;
     const cuda_sample_row r = p.rows[blockIdx.x];

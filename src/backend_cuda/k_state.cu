@@ -48,6 +48,7 @@ static __device__ __forceinline__ float input_before(const cuda_p_state &p, cons
 /* Grid (channels, spans): products (short_conv), inputs into the blocks that are kept.  A span that may not start where it does fails. */
 static __global__ void __launch_bounds__(CONV_THREADS) inputs_keep(const __grid_constant__ cuda_p_state p)
 {
+    dev_begin();
     uint32_t column = blockIdx.x * blockDim.x + threadIdx.x, all = p.shape.heads * p.shape.channels;
     if (column >= all)
         return;
@@ -73,6 +74,7 @@ static __global__ void __launch_bounds__(CONV_THREADS) inputs_keep(const __grid_
 /* The last inputs of a block into the tail of the next: every input is in place. */
 static __global__ void __launch_bounds__(CONV_THREADS) tails_keep(const __grid_constant__ cuda_p_state p)
 {
+    dev_begin();
     uint32_t column = blockIdx.x * blockDim.x + threadIdx.x, all = p.shape.heads * p.shape.channels, anchor = p.shape.anchor;
     if (column >= all)
         return;
@@ -105,6 +107,7 @@ static __device__ __forceinline__ float convolve(const cuda_p_state &p, const kv
 
 static __global__ void __launch_bounds__(CONV_THREADS) short_conv(const __grid_constant__ cuda_p_state p)
 {
+    dev_begin();
     uint32_t column = blockIdx.x * blockDim.x + threadIdx.x, n = p.shape.channels;
     if (column >= n)
         return;
@@ -134,6 +137,7 @@ static __device__ __forceinline__ float softplus(float x)
 
 static __global__ void __launch_bounds__(256) delta_conv(const __grid_constant__ cuda_p_state p)
 {
+    dev_begin();
     __shared__ float shared[32];
     const state_shape &sh = p.shape;
     uint32_t slice = blockIdx.x, heads = sh.heads, e = threadIdx.x;
@@ -273,6 +277,7 @@ struct delta {
 
 static __global__ void __launch_bounds__(256) delta_run(const __grid_constant__ cuda_p_state p)
 {
+    dev_begin();
     __shared__ float decay[STATE_ANCHOR_MAX + 1], kk[STATE_ANCHOR_MAX], qk[STATE_ANCHOR_MAX], q[STATE_DIM_MAX], k[STATE_DIM_MAX],
         gates[STATE_ANCHOR_MAX];
     const state_shape &sh = p.shape;

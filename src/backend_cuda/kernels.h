@@ -101,11 +101,13 @@ struct cuda_p_pack { /* x (normed, if w) to f16 in fragment order or rows, a pow
     uint32_t rows, cols, stride, y_stride, units;
     float eps;
     uint32_t tall;              /* 1: rows of units * 64 halves; 0: fragments of 8 rows */
+    uint32_t heads, x_step;     /* row i is head i % heads of x's row i / heads, x_step apart */
+    uint32_t tail, y_step, y_out; /* linear_heads: what lies behind a head of x goes behind y_out elements of y's */
 };
 struct cuda_p_norm {
     const float *x, *w;
     float *y;
-    uint32_t rows, groups, dim, x_stride, y_stride, add;
+    uint32_t rows, groups, dim, x_stride, y_stride, add, own, centred;
     float eps, scale;
 };
 struct cuda_p_rope_table {
@@ -120,12 +122,20 @@ struct cuda_p_rope {
     const float *table;
     uint32_t rows, heads, head_dim, n, stride, table_stride, adjacent;
 };
-struct cuda_p_wise { /* gated, add, softcap, gather: element by element */
+struct cuda_p_wise { /* gated, add, scale, softcap, xielu, gather, expert_sum: element by element */
     const float *a, *b;
     float *y;
     const uint32_t *index;
     uint32_t rows, cols, a_stride, b_stride, y_stride, what, a_rows;
-    float s, t;
+    float s, t, u, v;
+    uint32_t *failed;
+};
+struct cuda_p_route {
+    const float *logits, *bias, *expert_scale;
+    uint32_t *ids;
+    float *weights;
+    uint32_t rows, experts, stride, score, top, groups, group_top, group_best, normalise, replay;
+    float scale;
     uint32_t *failed;
 };
 struct cuda_scatter_item {
@@ -158,16 +168,29 @@ struct cuda_p_linear {
     uint32_t pair;              /* 1: parts 0 and 1 are gate and up, y = act(gate) * up */
     uint32_t act, add;
     float alpha;
+    /* a matrix for each row (experts, heads): row i of y is head i % heads of its row i / heads, of matrix ids[i] or i % heads */
+    uint32_t each;              /* rows of a matrix in the stack; 0: one matrix for all */
+    uint32_t x_share, heads, y_step; /* rows of y that read one row of x */
+    const uint32_t *ids;
+    uint32_t matrices, pad_;
+    uint32_t *failed;
+};
+
+struct cuda_p_probe {
+    void *a, *b;
+    size_t words;               /* of 16 bytes */
 };
 
 /* ---- entries: what cudaLaunchKernel is given ---- */
 
-enum cuda_rows_kernel { CUDA_K_SCATTER, CUDA_K_PACK, CUDA_K_NORM, CUDA_K_ROPE_TABLE, CUDA_K_ROPE, CUDA_K_WISE, CUDA_K_EMBED, CUDA_K_ROW_SCALE,
+enum cuda_rows_kernel { CUDA_K_SCATTER, CUDA_K_PACK, CUDA_K_NORM, CUDA_K_ROPE_TABLE, CUDA_K_ROPE, CUDA_K_WISE, CUDA_K_ROUTE, CUDA_K_EMBED, CUDA_K_ROW_SCALE,
                         CUDA_K_REPACK, CUDA_K_ROWS_COUNT };
-enum cuda_wise { CUDA_WISE_GATED, CUDA_WISE_ADD = CUDA_WISE_GATED + ACT_COUNT, CUDA_WISE_SOFTCAP, CUDA_WISE_GATHER };
+enum cuda_wise { CUDA_WISE_GATED, CUDA_WISE_ADD = CUDA_WISE_GATED + ACT_COUNT, CUDA_WISE_SOFTCAP, CUDA_WISE_SCALE, CUDA_WISE_XIELU, CUDA_WISE_SUM, CUDA_WISE_GATHER };
 extern const void *const cuda_kernels_rows[CUDA_K_ROWS_COUNT];
-enum { CUDA_LINEAR_WIDTHS = 3 }; /* 8, 16, 32 rows at a time */
+enum { CUDA_LINEAR_WIDTHS = 4 }; /* 8, 16, 32 rows at a time; one row with a matrix of its own */
 extern const void *const cuda_kernels_linear[CUDA_KIND_COUNT][CUDA_LINEAR_WIDTHS];
+extern const void *const cuda_kernels_tall[CUDA_KIND_COUNT]; /* 128 rows at a time */
+uint32_t cuda_tall_smem(void);
 enum cuda_attention_kernel { CUDA_K_KV_WRITE, CUDA_K_TILES, CUDA_K_ATTENTION, CUDA_K_ATTENTION_TALL, CUDA_K_FOLD, CUDA_K_ATTENTION_COUNT };
 extern const void *const cuda_kernels_attention[CUDA_K_ATTENTION_COUNT];
 uint32_t cuda_attention_smem(uint32_t d_k, uint32_t d_v, bool tall);
@@ -175,6 +198,9 @@ enum cuda_state_kernel { CUDA_K_CONV_PRODUCT, CUDA_K_CONV_TAIL, CUDA_K_CONV, CUD
 extern const void *const cuda_kernels_state[CUDA_K_STATE_COUNT];
 enum cuda_sample_kernel { CUDA_K_SAMPLE_BLOCKS, CUDA_K_SAMPLE_ROWS, CUDA_K_SAMPLE_COUNT };
 extern const void *const cuda_kernels_sample[CUDA_K_SAMPLE_COUNT];
+
+enum cuda_probe_kernel { CUDA_K_PROBE_FILL, CUDA_K_PROBE_READ, CUDA_K_PROBE_MULTIPLY, CUDA_K_PROBE_NOTHING, CUDA_K_PROBE_COUNT };
+extern const void *const cuda_kernels_probe[CUDA_K_PROBE_COUNT];
 
 /* Bytes a kind takes: of a tile of 16 rows over all columns. */
 uint32_t cuda_tile_bytes(enum cuda_kind kind, uint32_t cols);

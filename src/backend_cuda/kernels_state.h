@@ -13,15 +13,18 @@ extern "C" {
 /* ---- state ---- */
 
 struct cuda_plane { /* a K or V plane of a page */
-    uint32_t format, code, turn, bits, group, groups, scales_at, minima_at;
+    uint32_t format, code, turn, run, bits, group, groups, scales_at, minima_at;
 };
-struct cuda_p_kv_write {
-    const float *k, *v;
+struct cuda_p_kv_write { /* and attn_prepare, with q, norms and rope */
+    float *q, *k, *v;
+    const float *q_norm, *k_norm, *rope; /* NULL: none */
+    uint32_t q_heads, q_stride, rope_stride, rope_pairs, adjacent;
+    float eps;
     unsigned char *const *pages;
     const struct kv_span *spans;
     const uint32_t *tables;
     size_t offset;
-    uint32_t rows, span_count, heads, d_k, d_v, k_stride, v_stride, head_bytes, k_bytes;
+    uint32_t rows, span_count, heads, d_k, d_v, k_stride, v_stride, head_bytes, k_bytes, latent;
     struct cuda_plane pk, pv;
     uint32_t *failed;
 };
@@ -52,7 +55,8 @@ struct cuda_p_attention {
     uint32_t heads, kv_heads, d_k, d_v, q_stride, y_stride, head_bytes, k_bytes, window;
     float scale, softcap;
     struct cuda_plane pk, pv;
-    uint32_t tile_vectors, rows;
+    uint32_t tile_vectors, rows, latent;
+    const float *sinks;         /* [heads] or NULL */
 };
 
 struct cuda_p_state { /* short_conv and delta_net, all passes */

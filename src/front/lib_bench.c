@@ -3,6 +3,9 @@
  * Random ids; prefill wants the logits of its last row only, decode of every row; nothing is sampled, nothing is detokenised.  One warm-up
  * each, then the repetitions: median, best, spread.  Ends with a greedy generation computed in two different ways, ids compared. */
 #include "backend_cpu/probe.h"
+#ifdef RH_HAVE_CUDA
+#include "backend_cuda/cuda_probe.h"
+#endif
 #include "base/mem.h"
 #include "base/rng.h"
 #include "front/front_int.h"
@@ -185,12 +188,36 @@ static double put_rates(struct buf *b, const char *key, uint32_t tokens, double 
 
 /* What this machine can do at best, measured in the same run: reading the weights, integer and f32 arithmetic. */
 struct limits {
-    struct probe_result read, int8, f32;
+    struct probe_result read, int8, f32; /* of a GPU: read only, and */
+    struct probe_result copy, f16, edge_us;
 };
 
-static int measure_limits(const struct model_info *info, const struct device_info *d, struct limits *out, struct err *err)
+#ifdef RH_HAVE_CUDA
+enum { CUDA_PROBE_MIB = 4096 };
+
+static int gpu_limits(struct device *d, struct limits *out, struct err *err)
+{
+    struct cuda_limits l;
+    int rc = cuda_probe(d, (size_t)CUDA_PROBE_MIB << 20, 4 * PROBE_REPEATS, &l, err);
+    out->read = (struct probe_result){.best = l.read.best, .median = l.read.median};
+    out->copy = (struct probe_result){.best = l.copy.best, .median = l.copy.median};
+    out->f16 = (struct probe_result){.best = l.f16.best, .median = l.f16.median};
+    out->edge_us = (struct probe_result){.best = l.edge_us.best, .median = l.edge_us.median};
+    return rc;
+}
+#else
+static int gpu_limits(struct device *d, struct limits *out, struct err *err)
+{
+    (void)d, (void)out, (void)err;
+    return 0;
+}
+#endif
+
+static int measure_limits(const struct model_info *info, const struct device_info *d, struct device *device, struct limits *out, struct err *err)
 {
     *out = (struct limits){0};
+    if (strcmp(d->backend, "cuda") == 0)
+        return gpu_limits(device, out, err);
     if (strcmp(d->backend, "cpu") != 0)
         return 0;
     int rc = probe_read(d->n_threads, info->read_bytes_per_token, PROBE_REPEATS, &out->read, err);
@@ -232,7 +259,7 @@ static int report(struct bench *b, struct probe_ticks from, struct buf *out, str
     struct limits limits;
     double steal = probe_steal_share(from, probe_ticks_now());
     b->m->host->backend->device_info(b->m->host->device, &d);
-    int rc = measure_limits(info, &d, &limits, err);
+    int rc = measure_limits(info, &d, b->m->host->device, &limits, err);
     if (rc)
         return rc;
     buf_z(out, "{\"model\":");
@@ -247,6 +274,7 @@ static int report(struct bench *b, struct probe_ticks from, struct buf *out, str
         buf_printf(out, ",\"gop_per_s\":%.6g", gop);
         put_share(out, "percent_of_int8_limit", gop, limits.int8.best);
         put_share(out, "percent_of_f32_limit", gop, limits.f32.best);
+        put_share(out, "percent_of_f16_limit", gop, limits.f16.best);
         buf_char(out, '}');
     }
     if (b->o.decode) {
@@ -258,6 +286,11 @@ static int report(struct bench *b, struct probe_ticks from, struct buf *out, str
     buf_z(out, ",\"limits\":{");
     put_limit(out, "read_gb_per_s", &limits.read, false);
     put_limit(out, "int8_gop_per_s", &limits.int8, false);
+    if (limits.f16.best > 0) {
+        put_limit(out, "copy_gb_per_s", &limits.copy, false);
+        put_limit(out, "f16_gop_per_s", &limits.f16, false);
+        put_limit(out, "graph_edge_us", &limits.edge_us, false);
+    }
     put_limit(out, "f32_gop_per_s", &limits.f32, true);
     buf_printf(out, ",\"steal_percent\":%.3g", steal * 100);
     rc = put_sanity(b, out, err);

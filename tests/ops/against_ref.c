@@ -19,8 +19,8 @@ static const struct backend *const cuda = NULL;
 
 static size_t compared, wrong;
 static bool on_cuda;
-/* f16 operands: 2^-11 of a product each */
-static const double CUDA_ATTENTION = 5e-3, CUDA_LINEAR = 1e-3;
+/* f16 operands: each product within 2^-10; a sum of 256 of either sign may be a few times smaller than they are */
+static const double CUDA_ATTENTION = 5e-3, CUDA_LINEAR = 3e-3;
 
 /* largest error so far of each kind of case */
 static struct {
