@@ -79,16 +79,16 @@ static int device_start(struct device *d, struct err *err)
 static int device_open(const struct device_config *cfg, struct device **out, struct err *err)
 {
     *out = NULL;
-    bool host = cfg->level && strcmp(cfg->level, "host") == 0, early = cfg->level && strcmp(cfg->level, "early") == 0;
-    if (cfg->level && !host && !early)
-        return err_set(err, ERR_ARGUMENT, "backend 'cuda': unknown level '%s', expected none, 'host' or 'early'", cfg->level);
+    bool host = cfg->level && strcmp(cfg->level, "host") == 0, in_turn = cfg->level && strcmp(cfg->level, "in_turn") == 0;
+    if (cfg->level && !host && !in_turn)
+        return err_set(err, ERR_ARGUMENT, "backend 'cuda': unknown level '%s', expected none, 'host' or 'in_turn'", cfg->level);
     struct device *d = mem_try_zero(1, sizeof *d);
     if (!d)
         return err_nomem(err, "cuda: device", sizeof *d);
     d->head.backend = &backend_cuda;
     d->index = cfg->index;
     d->host_buffers = host;
-    d->early = early;
+    d->in_turn = in_turn;
     int rc = device_start(d, err);
     if (rc) {
         device_close(d);
@@ -290,6 +290,11 @@ const struct backend backend_cuda = {
     .xielu = cuda_op_xielu,
     .scale = cuda_op_scale,
     .linear_heads = cuda_op_linear_heads,
+    .kv_convert = cuda_op_kv_convert,
+    .blend = cuda_op_blend,
+    .match = cuda_op_match,
+    .sparsify = cuda_op_sparsify,
+    .mamba = cuda_op_mamba,
     .route = cuda_op_route,
     .expert_linear = cuda_op_expert_linear,
     .expert_gated = cuda_op_expert_gated,

@@ -71,7 +71,7 @@ struct cuda_tile_set { /* work lists of attention that hold for the spans in pla
 struct device {
     struct device_head head;
     uint32_t index, workers;    /* multiprocessors */
-    bool host_buffers, early;   /* early: kernels are launched before the one ahead has ended */
+    bool host_buffers, in_turn; /* in_turn: no kernel is launched before the one ahead has ended */
     char name[96];
     uint64_t memory_bytes;
     cudaStream_t stream;
@@ -187,6 +187,11 @@ CUDA_OP(attention)
 CUDA_OP(short_conv)
 CUDA_OP(delta_net)
 CUDA_OP(sample_rows)
+CUDA_OP(kv_convert)
+CUDA_OP(blend)
+CUDA_OP(match)
+CUDA_OP(sparsify)
+CUDA_OP(mamba)
 #undef CUDA_OP
 
 #endif

@@ -18,6 +18,8 @@ int cuda_op_embed(struct device *d, const struct op_embed *op)
     const struct weight *w = op->w;
     if (!w->raw.data)
         return ERR_INTERNAL;
+    if (op->wrap) /* not here yet */
+        return ERR_UNSUPPORTED;
     struct cuda_p_embed p = {.raw = w->raw, .ids = op->ids, .y = op->y.data, .rows = op->y.rows, .stride = op->y.stride, .vocab = w->head.rows,
                              .scale = op->scale, .failed = d->failed};
     return rows_launch(d, CUDA_K_EMBED, blocks(op->y.cols, WISE_THREADS), op->y.rows, WISE_THREADS, 0, &p, sizeof p);
@@ -273,6 +275,8 @@ int cuda_op_gather(struct device *d, const struct op_gather *op)
 
 int cuda_op_scale(struct device *d, const struct op_scale *op)
 {
+    if (op->w) /* not here yet */
+        return ERR_UNSUPPORTED;
     struct cuda_p_wise p = {.a = op->x.data, .y = op->x.data, .rows = op->x.rows, .cols = op->x.cols, .a_stride = op->x.stride,
                             .y_stride = op->x.stride, .what = CUDA_WISE_SCALE, .s = op->scale};
     return wise_launch(d, &p);
@@ -292,3 +296,17 @@ int cuda_op_expert_sum(struct device *d, const struct op_expert_sum *op)
                             .s = op->add ? 1.0f : 0.0f};
     return wise_launch(d, &p);
 }
+
+/* ---- what this backend does not have yet: refused by the op's name ---- */
+
+#define REFUSED(name)                                                     \
+    int cuda_op_##name(struct device *d, const struct op_##name *op)      \
+    {                                                                     \
+        (void)d, (void)op;                                                \
+        return ERR_UNSUPPORTED;                                           \
+    }
+REFUSED(kv_convert)
+REFUSED(blend)
+REFUSED(match)
+REFUSED(sparsify)
+REFUSED(mamba)

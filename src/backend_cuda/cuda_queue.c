@@ -235,7 +235,7 @@ static int issue(struct device *d)
         void *args[1] = {d->params + e->param_at};
         cudaLaunchAttribute early = {.id = cudaLaunchAttributeProgrammaticStreamSerialization, .val.programmaticStreamSerializationAllowed = 1};
         cudaLaunchConfig_t cfg = {.gridDim = {e->grid[0], e->grid[1], e->grid[2]}, .blockDim = {e->block, 1, 1}, .dynamicSmemBytes = e->smem,
-                                  .stream = d->stream, .attrs = &early, .numAttrs = d->early ? 1 : 0};
+                                  .stream = d->stream, .attrs = &early, .numAttrs = d->in_turn ? 0 : 1};
         if (note(d, cudaLaunchKernelExC(&cfg, e->kernel, args), "launch"))
             return ERR_DEVICE;
     }
