@@ -1,7 +1,7 @@
 /* backend_cuda/cuda_ops.c - ops that work row by row, and linear: parameters into launches. */
 #include "backend_cuda/cuda_int.h"
 
-enum { WISE_THREADS = 256, ROW_THREADS = 256 };
+enum { WISE_THREADS = 256, ROW_THREADS = 1024 };
 
 static uint32_t blocks(uint64_t n, uint32_t per)
 {

@@ -229,6 +229,7 @@ template <int MT> struct attention {
             s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
         for (uint32_t from = 0; from < p.d_k; from += CHUNK) {
             fill(kv_block, from, true);
+            pages_arrived();
             __syncthreads();
             uint32_t n = p.d_k - from < CHUNK ? p.d_k - from : CHUNK;
             for (uint32_t e = 0; e < n; e += 16) {
@@ -312,6 +313,7 @@ template <int MT> struct attention {
         const __half *v = tile + quarter * CHUNK * (QUARTER + PAD);
         float o[16][4];
         fill(kv_block, from, false);
+        pages_arrived();
         __syncthreads();
 #pragma unroll
         for (int n = 0; n < 16; n++)

@@ -33,7 +33,7 @@ struct columns {
 /* Units in flight a warp: the next ones are on their way while one is computed. */
 static __host__ __device__ constexpr int ahead(int bits, int nt)
 {
-    return nt == 4 ? 2 : nt == 2 || bits == 16 ? 3 : 4;
+    return nt > 1 ? 2 : bits == 16 ? 2 : 3;
 }
 
 template <int BITS, int SCALE, int OFF, int NT>
@@ -100,7 +100,7 @@ static __device__ __forceinline__ void store(const cuda_p_linear &p, const cuda_
 }
 
 template <int BITS, int SCALE, int OFF, int NT>
-static __global__ void __launch_bounds__(256) linear(const __grid_constant__ cuda_p_linear p)
+static __global__ void __launch_bounds__(256, NT == 1 ? 3 : 2) linear(const __grid_constant__ cuda_p_linear p)
 {
     extern __shared__ float partial[]; /* [segment][16][8 NT], for a pair twice */
     uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, segments = blockDim.x >> 5;

@@ -233,10 +233,9 @@ static __device__ uint32_t pages_span(const kv_span *spans, uint32_t count, uint
 static __device__ void pages_norm(float *x, const float *w, uint32_t d, float eps, uint32_t lane)
 {
     float sum = 0;
-    for (uint32_t j = 0; j < 8; j++) {
-        float s = 0;
-        for (uint32_t c = 32 * j + lane; c < d; c += 256)
-            s = __fmaf_rn(x[c], x[c], s);
+    for (uint32_t j = 0; 32 * j < d; j++) { /* d is less than the 1,024 threads of a norm */
+        uint32_t c = 32 * j + lane;
+        float s = c < d ? __fmaf_rn(x[c], x[c], 0.0f) : 0.0f;
         for (int o = 16; o > 0; o >>= 1)
             s = s + __shfl_xor_sync(0xffffffffu, s, o);
         sum = sum + s;
@@ -335,6 +334,17 @@ static __device__ __forceinline__ __half pages_to_half(float v) /* within f16; N
     return __float2half_rn(v > 65504.0f ? 65504.0f : v < -65504.0f ? -65504.0f : v);
 }
 
+/* 16 bytes to shared memory without a register; `there` false: zeros.  pages_arrived waits for all of a thread's. */
+static __device__ __forceinline__ void pages_copy(__half *to, const void *from, bool there)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"(there ? 16 : 0)
+                 : "memory");
+}
+static __device__ __forceinline__ void pages_arrived(void)
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
 /* K of a page, elements [from, from + n), to [element][position]; rows up to a multiple of 16 are cleared.  NULL: zeros. */
 static __device__ void pages_keys(const unsigned char *plane, const cuda_plane &p, uint32_t d, uint32_t from, uint32_t n, __half *to,
                                   uint32_t stride, uint32_t me, uint32_t threads)
@@ -342,8 +352,7 @@ static __device__ void pages_keys(const unsigned char *plane, const cuda_plane &
     uint32_t rows = (n + 15) / 16 * 16;
     if (plane && p.format == KV_F16) {
         for (uint32_t i = me; i < rows * 4; i += threads)
-            *(uint4 *)(to + (i / 4) * stride + i % 4 * 8) =
-                i / 4 < n ? ((const uint4 *)plane)[(from + i / 4) * 4 + i % 4] : make_uint4(0, 0, 0, 0);
+            pages_copy(to + (i / 4) * stride + i % 4 * 8, (const uint4 *)plane + (i / 4 < n ? (from + i / 4) * 4 + i % 4 : 0), i / 4 < n);
         return;
     }
     for (uint32_t i = me; i < rows * KV_PAGE; i += threads) {
@@ -369,9 +378,8 @@ static __device__ void pages_values(const unsigned char *plane, const cuda_plane
         for (uint32_t i = me; i < KV_PAGE * 16; i += threads) {
             int slot = (int)(i / 16);
             uint32_t e = i % 16 * 8;
-            *(uint4 *)(to + slot * stride + e) = slot >= least && slot <= most && e < n
-                                                     ? *(const uint4 *)((const __half *)plane + (size_t)slot * d + from + e)
-                                                     : make_uint4(0, 0, 0, 0);
+            bool there = slot >= least && slot <= most && e < n;
+            pages_copy(to + slot * stride + e, (const __half *)plane + (there ? (size_t)slot * d + from + e : 0), there);
         }
         return;
     }

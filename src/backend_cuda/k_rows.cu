@@ -1,10 +1,10 @@
 /* backend_cuda/k_rows.cu - ops that work row by row, the scatter of small copies, and weights from files to packed tiles.
  *
- * A row's sums run in one tree: thread i of 256 takes columns i, i + 256, .. ascending, then the warp, then the warps ascending. */
+ * A row's sums run in one tree: thread i of 1,024 takes columns i, i + 1,024, .. ascending, then the warp, then the warps ascending. */
 #include "backend_cuda/weight_layout.cuh"
 #include "backend_cuda/weight_raw.cuh"
 
-enum { ROW_THREADS = 256 };
+enum { ROW_THREADS = 1024 };
 
 /* ---- copies: staging or device memory to device memory, in phases ---- */
 
