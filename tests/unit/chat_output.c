@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "chat/output_int.h"
+#include "chat/template.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -275,6 +276,90 @@ static void every_cutting_gives_the_same_events(void **state)
     }
 }
 
+/* ---- the round trip: what a template writes is read back ---- */
+
+static const char conversation[] =
+    "[{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"reasoning_content\": \"Two calls.\", \"content\": \"I look.\", \"tool_calls\": ["
+    "{\"function\": {\"name\": \"get_weather\", \"arguments\": {\"city\": \"Saint-\\u00c9tienne \\\"42\\\"\", \"days\": 3, \"metric\": true}}},"
+    "{\"function\": {\"name\": \"edit_file\", \"arguments\": {\"path\": \"/tmp/a b.c\", \"text\": \"int x = {1};\\n\\n\\tif (x < 2) [x](y), 'z'\", \"lines\": [1, -2],"
+    "\"options\": {\"a\": {\"b\": \"c, d\"}, \"e\": [true, \"]\"]}}}}]}]";
+
+static void render(struct str source, yyjson_val *messages, bool prompt_only, struct buf *out)
+{
+    struct chat_template *t = NULL;
+    struct chat_rendered r = {0};
+    struct err e = {0};
+    yyjson_mut_doc *first = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *list = yyjson_mut_arr(first);
+    yyjson_mut_arr_append(list, yyjson_val_mut_copy(first, yyjson_arr_get_first(messages)));
+    yyjson_mut_doc_set_root(first, list);
+    yyjson_doc *one = yyjson_mut_doc_imut_copy(first, NULL);
+    struct chat_render_input in = {.messages = prompt_only ? yyjson_doc_get_root(one) : messages, .add_generation_prompt = prompt_only};
+    int rc = chat_template_open(source, &t, &e);
+    rc = rc ? rc : chat_template_render(t, &in, &r, &e);
+    if (rc)
+        fail_msg("%s", e.text);
+    buf_str(out, buf_view(&r.text));
+    chat_rendered_free(&r);
+    chat_template_close(t);
+    yyjson_doc_free(one);
+    yyjson_mut_doc_free(first);
+}
+
+static void read_back(const char *format, struct str source, yyjson_val *messages)
+{
+    struct buf prompt = {0}, whole = {0};
+    struct err e = {0};
+    struct output_parser *p;
+    struct script s = {.kind = -1};
+    render(source, messages, true, &prompt);
+    render(source, messages, false, &whole);
+    assert_true(str_starts(buf_view(&whole), buf_view(&prompt)));
+    struct output_options o = {.format = output_format_of_template(source), .calls = true, .prompt_tail = buf_view(&prompt),
+                               .tools = yyjson_obj_get(yyjson_doc_get_root(doc), "tools")};
+    assert_string_equal(output_format_name(o.format), format);
+    struct str text = str_from(buf_view(&whole), prompt.n);
+    if (str_ends(text, STR("<|im_end|>")))
+        text.n -= sizeof "<|im_end|>" - 1;
+    assert_int_equal(output_open(&o, &p, &e), 0);
+    assert_int_equal(output_put(p, text, false), 0);
+    assert_int_equal(output_end(p), 0);
+    struct output_event ev;
+    size_t call = 0;
+    yyjson_val *calls = yyjson_obj_get(yyjson_arr_get(messages, 1), "tool_calls");
+    while (output_next(p, &ev)) {
+        yyjson_val *want = yyjson_obj_get(yyjson_arr_get(calls, call), "function");
+        if (ev.kind == OUTPUT_CALL_BEGIN)
+            assert_string_equal(ev.name, yyjson_get_str(yyjson_obj_get(want, "name")));
+        if (ev.kind == OUTPUT_CALL_END) {
+            char *args = yyjson_val_write(yyjson_obj_get(want, "arguments"), 0, NULL);
+            if (!ev.whole || !same_json(buf_view(&s.text), str_of(args)))
+                fail_msg("%s: |%.*s| is read as |%.*s|", format, STR_ARG(text), STR_ARG(buf_view(&s.text)));
+            free(args);
+            call++;
+        }
+        script_event(&s, &ev);
+    }
+    assert_int_equal(call, 2);
+    assert_true(str_starts(buf_view(&s.lines), STR("reasoning \"Two calls.\"\ncontent \"I look.\"\ncall \"get_weather\" ")));
+    output_close(p);
+    script_free(&s);
+    buf_free(&prompt), buf_free(&whole);
+}
+
+static void what_templates_write_is_read_back(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    yyjson_doc *messages = json_parse(str_of(conversation), "conversation", &e);
+    size_t i, n;
+    yyjson_val *key, *v;
+    assert_non_null(messages);
+    yyjson_obj_foreach(yyjson_obj_get(yyjson_doc_get_root(doc), "templates"), i, n, key, v)
+        read_back(yyjson_get_str(key), json_str(v), yyjson_doc_get_root(messages));
+    json_free(messages);
+}
+
 /* ---- docs/output.md ---- */
 
 /* Does the row name it in backticks?  A bar is written \| there. */
@@ -500,6 +585,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recordings_give_their_events),
         cmocka_unit_test(every_cutting_gives_the_same_events),
+        cmocka_unit_test(what_templates_write_is_read_back),
         cmocka_unit_test(documentation_lists_the_formats),
         cmocka_unit_test(formats_are_found),
         cmocka_unit_test(no_word_is_lost),

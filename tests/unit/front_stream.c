@@ -110,6 +110,57 @@ static void shown_text_ends_where_the_engine_says(void **state)
         one_round(&counter);
 }
 
+/* "<|end|>" is a marker of harmony and a special token of this tokenizer; "<|user|>" is a special token only. */
+static void special_tokens_reach_the_parser_and_nobody_else(void **state)
+{
+    (void)state;
+    static const char *const pieces[] = {"<|channel|>analysis<|message|>hm", "<|end|>", "<|start|>assistant<|channel|>final<|message|>a STOP b", "<|user|>", "c",
+                                         "<|end|>"};
+    const struct str stops[] = {STR("STOP b!"), STR("never")};
+    struct text_stream s = {0};
+    struct reading g = {0};
+    struct buf said = {0}, raw = {0};
+    struct err err = {0};
+    struct encode_options opt = {.parse_special = true};
+    stream_open(&s);
+    assert_int_equal(reading_open(&g, output_format_find(STR("harmony")), (struct str){0}, true, STR("<|start|>assistant"), &err), 0);
+    for (size_t i = 0; i <= sizeof pieces / sizeof *pieces; i++) {
+        struct token_ids ids = {0};
+        bool ended = i == sizeof pieces / sizeof *pieces;
+        if (!ended)
+            assert_int_equal(tokenizer_encode(texts.tokenizer, str_of(pieces[i]), &opt, &ids, &err), 0);
+        for (size_t k = 0; k < ids.n + ended; k++) {
+            if (!ended) {
+                assert_int_equal(stream_put(&s, texts.tokenizer, ids.ids[k]), 0);
+                if (reading_marks(&g, texts.tokenizer, ids.ids[k]))
+                    assert_int_equal(stream_mark(&s, ids.ids[k], tokenizer_piece(texts.tokenizer, ids.ids[k]).n), 0);
+            } else
+                assert_int_equal(stream_end(&s, NULL), 0);
+            struct str text = stream_take(&s, stops, 2, ended);
+            assert_int_equal(reading_take(&g, texts.tokenizer, &s, text, &raw), 0);
+            if (ended)
+                assert_int_equal(output_end(g.parser), 0);
+            struct rh_event e = {0};
+            while (reading_next(&g, &e)) {
+                buf_z(&said, e.kind == RH_EVENT_REASONING ? "R" : "C");
+                buf_put(&said, e.text, e.text_n);
+            }
+        }
+        token_ids_free(&ids);
+    }
+    struct buf joined = {0}; /* deltas of one kind, joined */
+    for (size_t i = 0; i < said.n; i++)
+        if (said.p[i] != 'R' && said.p[i] != 'C')
+            buf_char(&joined, said.p[i]);
+    assert_true(str_is(buf_view(&joined), "hma STOP bc"));
+    assert_true(said.n && said.p[0] == 'R' && str_find(buf_view(&said), STR("C")) != SIZE_MAX);
+    assert_true(str_find(buf_view(&raw), STR("hm<|end|><|start|>")) != SIZE_MAX && str_find(buf_view(&raw), STR("<|user|>")) == SIZE_MAX);
+    assert_int_equal(s.mark_bytes, 0);
+    buf_free(&joined), buf_free(&said), buf_free(&raw);
+    stream_free(&s);
+    reading_free(&g);
+}
+
 static int setup(void **state)
 {
     struct err err = {0};
@@ -132,6 +183,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shown_text_ends_where_the_engine_says),
+        cmocka_unit_test(special_tokens_reach_the_parser_and_nobody_else),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
