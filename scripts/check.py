@@ -137,6 +137,7 @@ def single_steps(run, golden, names, long):
     steps.insert(1, ("tokenizers", [PYTHON, "tests/text_oracle.py", "--tool", program("text_tool"), "--lines", "1000000" if long else "100000",
                                     *[f"{n}=3" for n in names], os.path.join(golden, "llama", "tokenizer.json")]))
     steps.append(("templates", [PYTHON, "tests/chat_oracle.py", "--tool", program("chat_tool"), golden, *names]))
+    steps.append(("outputs", [PYTHON, "tests/output_oracle.py", "--tool", program("chat_tool"), "--rounds", "3000" if long else "300"]))
     steps.append(("tokenizer parts", [PYTHON, "tests/text_parts.py", "--tool", program("text_tool"), *(["--lines", "3000", "--scalars"] if long else [])]))
     run.together(steps)
 
