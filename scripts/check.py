@@ -108,13 +108,14 @@ def golden_steps(run, folder, converted):
         # small recurrent models amplify what 8-bit activations round: llama.cpp's KL on the same file is 1.7e-3 too, with experts 1.2e-2 and
         # 1.5e-2, of nemotron_h 2.1e-3
         limits = ("qwen3_5=2e-3", "qwen3_5_moe=4e-3", "qwen3_next=8e-3", "nemotron_h=3e-3")
-        run.step("goldens, KL of 8-bit weights", [program("kl_run"), "5e-4", converted + "_q8", *limits])
+        latent = [f"{n}{form}=1e-3" for n in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite") for form in ("", "_joined")]
+        run.step("goldens, KL of 8-bit weights", [program("kl_run"), "5e-4", converted + "_q8", *limits, *latent])
     packed = converted + "_mxfp4"
     if run.step("gpt_oss to MXFP4", [PYTHON, os.path.join("tests", "fixtures", "gpt_oss_mxfp4.py"), os.path.join(folder, "gpt_oss"), packed, "gpt_oss"]):
         run.step("goldens, MXFP4 against its values", [program("kl_run"), "1e-3", packed])
 
 
-MATRIX_MODELS = ("llama", "gemma3", "qwen3", "phi3_long", "granite", "mistral", "lfm2", "qwen3_5", "qwen3_moe", "gpt_oss", "qwen3_5_moe", "glm4_moe",
+MATRIX_MODELS = ("llama", "gemma3", "qwen3", "phi3_long", "granite", "mistral", "lfm2", "qwen3_5", "deepseek_v3", "qwen3_moe", "gpt_oss", "qwen3_5_moe", "glm4_moe",
                  "gemma4", "nemotron_h")
 
 
@@ -128,12 +129,12 @@ def matrix_steps(run, golden, models, long):
     if "smollm2" in models:
         steps.append(("law matrix, a real model", [program("law_matrix"), "triples" if long else "pairs", "--cpu", models["smollm2"]]))
     run.together(steps)
-    for name in ("llama", "gemma3", "qwen3_5") if long else ():
+    for name in ("llama", "gemma3", "qwen3_5", "deepseek_v3") if long else ():
         run.step(f"law matrix, whole, {name}", [program("law_matrix"), "full", os.path.join(golden, name)])
 
 
 def single_steps(run, golden, names, long):
-    steps = [(f"ops {name}", [program(f"ops_{name}"), *(["long"] if long else [])]) for name in ("rows_levels", "linear_levels", "against_ref", "state_kept", "experts")]
+    steps = [(f"ops {name}", [program(f"ops_{name}"), *(["long"] if long else [])]) for name in ("rows_levels", "linear_levels", "against_ref", "state_kept", "experts", "linear_heads")]
     steps.insert(1, ("tokenizers", [PYTHON, "tests/text_oracle.py", "--tool", program("text_tool"), "--lines", "1000000" if long else "100000",
                                     *[f"{n}=3" for n in names], os.path.join(golden, "llama", "tokenizer.json")]))
     steps.append(("templates", [PYTHON, "tests/chat_oracle.py", "--tool", program("chat_tool"), golden, *names]))

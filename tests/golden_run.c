@@ -176,7 +176,8 @@ static const char *gguf_loses(const char *folder)
             lost = "sliding_window";
         } else if (yyjson_is_true(yyjson_obj_get(c, "use_sliding_window"))) {
             lost = "use_sliding_window";
-        } else if (!str_is(kind, "gpt_oss") && (yyjson_is_false(yyjson_obj_get(rope, "truncate")) || yyjson_is_num(yyjson_obj_get(rope, "mscale")))) {
+        } else if (!str_is(kind, "gpt_oss") && (yyjson_is_false(yyjson_obj_get(rope, "truncate")) ||
+                                                 (yyjson_is_num(yyjson_obj_get(rope, "mscale")) && !yyjson_is_num(yyjson_obj_get(c, "kv_lora_rank"))))) {
             lost = "yarn truncate and mscale";
         } else if (scalar != NULL && yyjson_get_num(scalar) != yyjson_get_num(yyjson_obj_get(c, "head_dim"))) {
             lost = "query_pre_attn_scalar";

@@ -6,7 +6,7 @@
  * hparams.c   sizes and checks of what was read;   gemma.c  shared by Gemma's
  *             bind_weight.c  one weight of a table: rows, fused rows, stacks of experts
  * rope.c      inverse frequencies;   decoder.c  the pre-norm transformer layer;   recurrent.c  its recurrent blocks
- * experts.c   its mixture of experts: hyper-parameters and the block
+ * mla.c       its latent attention;   experts.c   its mixture of experts: hyper-parameters and the block
  * driver.c    one step
  * defaults.c  sampling defaults and end ids
  * <arch>.c    one architecture each: names, defaults, what differs, bind table
@@ -22,6 +22,7 @@
 #include "models/model.h"
 
 #define ARCH_LIST(X) X(llama) X(mistral) X(qwen2) X(qwen3) X(phi3) X(granite) X(gemma2) X(gemma3) X(lfm2) X(qwen3_5) X(glm4) X(seed_oss) \
+    X(deepseek) X(glm4_moe_lite) \
     X(olmo2) X(smollm3) X(gemma4) X(qwen3_moe) X(olmo3) X(cohere2) X(apertus) \
     X(qwen3_5_moe) X(qwen3_next) X(glm4_moe) X(gpt_oss) \
     X(gemma3n) X(nemotron_h)
@@ -137,6 +138,7 @@ struct step {
     struct tensor x, normed, q, k, v, att, gate, up, block, out, logits;
     struct tensor q_gate;                           /* HP_ATTN_GATE */
     struct tensor state_in, state_gate, state_a, state_b, state_out; /* recurrent layers */
+    struct tensor q_low, q_low_normed, q_latent, att_latent; /* latent attention: through q_rank; over stored vectors */
     struct tensor route_logits, expert_mid, expert_up, expert_out, shared_gate, shared_up, shared_weight; /* experts */
     uint32_t *route_ids;                            /* [rows][slots] */
     float *route_weights;
@@ -182,6 +184,8 @@ struct model {
 int rope_frequencies(const struct rope_params *p, uint32_t context_train, uint32_t context, const float *divisors,
                      float *inv_freq, float *mscale, struct err *err);
 
+double rope_yarn_mscale(double factor, double mscale);
+
 /* driver.c: the spans whose K and V of a layer lie in pages of one kind, with those pages; an attention layer has one part, or with a
  * kv_start two when the step has spans of both kinds. */
 struct step_part {
@@ -209,6 +213,10 @@ int experts_read_metadata(struct hparams *hp, const struct metadata_reader *md, 
 int experts_check(const struct hparams *hp, struct err *err);
 /* recurrent.c: what stands in attention's place */
 int recurrent_block(struct model *m, uint32_t layer, struct err *err);
+/* mla.c: latent attention in attention's place, and its sizes, rope included; before and after it nothing else reads rope */
+int mla_block(struct model *m, uint32_t layer, struct err *err);
+int mla_read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err);
+int mla_read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err);
 /* driver.c */
 struct tensor step_rows(const struct model *m, struct tensor t);           /* the rows of the step being enqueued */
 const uint32_t *step_tables(const struct model *m, uint32_t layer);        /* page or block ids of the layer's group */

@@ -24,6 +24,7 @@ enum layer_weight {
     W_ALTUP_ROUTER, W_ALTUP_PREDICT, W_ALTUP_CORRECT, W_LAUREL_LEFT, W_LAUREL_RIGHT, /* of several streams */
     W_ROUTER, W_EXPERT_GATE, W_EXPERT_UP, W_EXPERT_DOWN,         /* experts: stacks but for the router */
     W_SHARED_GATE, W_SHARED_UP, W_SHARED_DOWN, W_SHARED_WEIGHT,  /* the shared expert; the gate of its output */
+    W_Q_A, W_KV_A, W_K_B, W_V_B,               /* latent attention; W_Q: of its queries */
     LAYER_WEIGHTS
 };
 enum layer_vec {
@@ -35,6 +36,7 @@ enum layer_vec {
     V_ALTUP_NORM, V_ALTUP_SCALE, V_LAUREL_NORM,
     V_SINKS,
     V_ROUTER_BIAS, V_ROUTE_BIAS, V_EXPERT_GATE_BIAS, V_EXPERT_UP_BIAS, V_EXPERT_DOWN_BIAS, V_EXPERT_SCALE, /* experts */
+    V_Q_A_NORM, V_KV_A_NORM,
     V_ROUTER_NORM, V_EXPERTS_NORM, V_POST_MLP_NORM, V_POST_EXPERTS_NORM, /* experts beside the MLP */
     LAYER_VECS
 };
@@ -54,6 +56,7 @@ enum bind_map {
     MAP_NEG_EXP,    /* of a Hugging Face vector: -exp(x), as GGUF files have it */
     MAP_ROWS,       /* a vector of several: kept row by row as the file has it */
     MAP_TRANSPOSED, /* of a matrix of plain elements: the file has [cols][rows] */
+    MAP_TURNED,     /* of a matrix: the bound rows of every group turned round; plain elements stay, others become F32 */
     MAP_STATE_IN,   /* of a matrix that has q, k, v and more of every key head together: q of all heads, then k, then v */
 };
 enum bind_split { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLS, SPLIT_HEADS, SPLIT_EXPERTS };
@@ -66,7 +69,8 @@ enum model_dim {
     DIM_CHANNEL_HEAD, DIM_STATE_GROUP, DIM_STATE_GROUPS, DIM_VALUES, DIM_2_VALUES, DIM_2_STATE_VALUES,
     DIM_STATE_OUT_COLS, DIM_STATE_ALL, DIM_KEY_HEADS, DIM_KEY_HEAD_OUT,
     DIM_2_HIDDEN, DIM_3_HIDDEN, DIM_STREAMS, DIM_STREAMS_2, DIM_LAUREL,
-    DIM_2, DIM_HEADS, DIM_EXPERTS, DIM_EXPERT_FFN, DIM_2_EXPERT_FFN, DIM_SHARED_FFN
+    DIM_2, DIM_HEADS, DIM_EXPERTS, DIM_EXPERT_FFN, DIM_2_EXPERT_FFN, DIM_SHARED_FFN,
+    DIM_Q_RANK, DIM_RANK, DIM_NOPE, DIM_RANK_ROPE, DIM_K_B, DIM_V_B, DIM_KV_B, DIM_KV_B_HEAD
 };
 uint32_t hparams_dim(const struct hparams *hp, uint32_t layer, enum model_dim d); /* of no layer: 0 */
 

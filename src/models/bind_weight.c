@@ -47,9 +47,20 @@ static bool named_apart(const struct model *m, const struct bind *b)
 
 /* ---- shapes ---- */
 
+static bool plain(const struct weight_src *src)
+{
+    return src->type == DTYPE_F32 || src->type == DTYPE_F16 || src->type == DTYPE_BF16;
+}
+
 static bool transposed(const struct bind *b, const struct weight_src *src)
 {
-    return b->map == MAP_TRANSPOSED && (src->type == DTYPE_F32 || src->type == DTYPE_F16 || src->type == DTYPE_BF16);
+    return b->map == MAP_TRANSPOSED && plain(src);
+}
+
+/* In the file the rows that a group of ours is turned from are as many as ours have columns. */
+static bool turned(const struct bind *b)
+{
+    return b->map == MAP_TURNED;
 }
 
 static bool scattered(const struct bind *b, const struct weight_src *src)
@@ -62,6 +73,9 @@ static int shape_check(const struct model *m, const struct bind *b, uint32_t lay
     uint32_t rows = hparams_dim(&m->hp, layer, b->of != DIM_0 ? b->of : b->rows), cols = hparams_dim(&m->hp, layer, b->cols);
     uint32_t stack = b->stack != DIM_0 && !named_apart(m, b) ? hparams_dim(&m->hp, layer, b->stack) : 0;
     uint32_t a = transposed(b, src) ? cols : rows, c = transposed(b, src) ? rows : cols;
+    if (turned(b)) {
+        c = hparams_dim(&m->hp, layer, b->rows) / (rows / hparams_dim(&m->hp, layer, b->group));
+    }
     if (src->n_experts != stack) {
         return err_set(err, ERR_FORMAT, "tensor '%s': expected a stack of %u, file has one of %u (0: a matrix)", src->name, stack,
                        src->n_experts);
@@ -193,6 +207,44 @@ static int matrices_gather(const struct model *m, const struct bind *b, uint32_t
     return 0;
 }
 
+/* Of every group of the file's rows, as many as ours have columns: they become the columns of as many rows as they are long.  Without
+ * `gather` only what `src` will be. */
+static int matrix_turn(const struct model *m, const struct bind *b, uint32_t layer, bool gather, struct bound *out, struct err *err)
+{
+    struct weight_src from = out->src, *to = &out->src;
+    uint32_t cols = hparams_dim(&m->hp, layer, b->cols), group = hparams_dim(&m->hp, layer, b->group);
+    uint32_t first = hparams_dim(&m->hp, layer, b->first), high = from.cols;
+    size_t size = plain(&from) ? dtype_block_bytes(from.type) : sizeof(float), bytes = (size_t)from.rows / group * high * cols * size;
+    *to = (struct weight_src){.name = from.name, .type = plain(&from) ? from.type : DTYPE_F32, .rows = from.rows / group * high,
+                              .cols = cols, .row_bytes = cols * size};
+    if (!gather) {
+        return 0;
+    }
+    int rc = dtype_check_scales(&from, err);
+    if (rc != 0) {
+        return rc;
+    }
+    bytes = (bytes + 63) / 64 * 64;
+    out->memory = mem_try_aligned(64, bytes + high * sizeof(float)); /* and one row */
+    if (out->memory == NULL) {
+        return err_nomem(err, from.name, bytes);
+    }
+    float *row = (float *)(void *)(out->memory + bytes);
+    for (uint32_t i = 0; i < from.rows / group * cols; i++) {
+        uint32_t g = i / cols, c = i % cols, at = g * group + first + c;
+        const unsigned char *x = (const unsigned char *)from.data + at * from.row_bytes;
+        if (!plain(&from)) {
+            weight_src_row(&from, at, row);
+            x = (const unsigned char *)row;
+        }
+        for (uint32_t r = 0; r < high; r++) {
+            memcpy(out->memory + (((size_t)g * high + r) * cols + c) * size, x + r * size, size);
+        }
+    }
+    to->data = out->memory;
+    return 0;
+}
+
 /* ---- finding ---- */
 
 static bool same_kind(const struct weight_src *a, const struct weight_src *b)
@@ -245,8 +297,8 @@ int bound_find(struct model *m, const struct bind *b, uint32_t layer, bool gathe
         out->src.n_experts = 0;
     }
     rc = rc != 0 || stack ? rc : shape_check(m, b, layer, &out->src, err);
-    if (rc != 0) {
-        return rc;
+    if (rc != 0 || turned(b)) {
+        return rc != 0 ? rc : matrix_turn(m, b, layer, gather, out, err);
     }
     struct weight_src *each = stack ? out->experts : &out->src;
     if (!scattered(b, each)) {

@@ -208,7 +208,10 @@ int decoder_mlp(struct model *m, uint32_t layer, struct err *err)
 
 int decoder_mix(struct model *m, uint32_t layer, struct err *err)
 {
-    return m->hp.recurrent[layer] ? recurrent_block(m, layer, err) : attention_block(m, layer, err);
+    if (m->hp.recurrent[layer]) {
+        return recurrent_block(m, layer, err);
+    }
+    return m->hp.mla.rank != 0 ? mla_block(m, layer, err) : attention_block(m, layer, err);
 }
 
 int decoder_layer(struct model *m, uint32_t layer, struct err *err)

@@ -69,11 +69,30 @@ static size_t spans_cap(const struct model *m)
     return (size_t)rows_max(m) * (m->opt.kv_start != 0 ? 2 : 1);
 }
 
+static void attention_layout(struct step *s, const struct hparams *hp, struct step_walk *w)
+{
+    const struct mla_params *p = &hp->mla;
+    uint32_t rows = s->rows_max, q = model_q_cols(hp), kv = model_kv_cols(hp);
+    s->q = walk_tensor(w, rows, q);
+    if (p->rank == 0) {
+        s->k = walk_tensor(w, rows, kv);
+        s->v = walk_tensor(w, rows, kv);
+        s->att = walk_tensor(w, rows, q);
+        return;
+    }
+    s->k = walk_tensor(w, rows, p->rank + p->rope);
+    s->att = walk_tensor(w, rows, hp->heads * p->v);
+    s->q_latent = walk_tensor(w, rows, hp->heads * (p->rank + p->rope));
+    s->att_latent = walk_tensor(w, rows, hp->heads * p->rank);
+    s->q_low = walk_tensor(w, rows, p->q_rank);
+    s->q_low_normed = walk_tensor(w, rows, p->q_rank);
+}
+
 /* Lay the device memory of a step out from w->base; returns its size. */
 static size_t step_layout(struct step *s, const struct model *m, struct step_walk *w)
 {
     const struct hparams *hp = &m->hp;
-    uint32_t rows = s->rows_max, q = model_q_cols(hp), kv = model_kv_cols(hp);
+    uint32_t rows = s->rows_max;
     s->ids = walk_take(w, rows * sizeof *s->ids);
     s->positions = walk_take(w, rows * sizeof *s->positions);
     s->out_rows = walk_take(w, rows * sizeof *s->out_rows);
@@ -82,14 +101,11 @@ static size_t step_layout(struct step *s, const struct model *m, struct step_wal
     s->x = walk_tensor(w, rows, hp->hidden);
     s->normed = walk_tensor(w, rows, hp->hidden);
     s->block = walk_tensor(w, rows, hp->hidden);
-    s->q = walk_tensor(w, rows, q);
-    s->k = walk_tensor(w, rows, kv);
-    s->v = walk_tensor(w, rows, kv);
-    s->att = walk_tensor(w, rows, q);
+    attention_layout(s, hp, w);
     s->gate = walk_tensor(w, rows, model_ffn(hp));
     s->up = walk_tensor(w, rows, model_ffn(hp));
     if ((hp->flags & HP_ATTN_GATE) != 0) {
-        s->q_gate = walk_tensor(w, rows, q);
+        s->q_gate = walk_tensor(w, rows, model_q_cols(hp));
     }
     if (model_state_cols(hp) != 0) {
         uint32_t values = hp->state.heads * hp->state.values;
@@ -135,13 +151,14 @@ void step_reserve_sizes(const struct model *m, struct device_reserve *out)
 {
     const struct hparams *hp = &m->hp;
     const uint32_t inputs[] = {hp->hidden, model_ffn(hp), model_q_cols(hp), model_state_out(hp), hp->layer_inputs, hp->moe.ffn,
-                               hp->moe.shared_ffn};
+                               hp->moe.shared_ffn, hp->heads * hp->mla.v, hp->mla.q_rank};
+    uint32_t stored = hp->mla.rank + hp->mla.rope, head = model_head_dim(hp);
     uint32_t widest = 0;
     for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) {
         widest = inputs[i] > widest ? inputs[i] : widest;
     }
     *out = (struct device_reserve){.rows_max = rows_max(m), .cols_max = widest, .heads_max = hp->heads,
-                                   .head_dim_max = model_head_dim(hp), .context_max = m->context, .logit_rows_max = logit_rows_max(m),
+                                   .head_dim_max = stored > head ? stored : head, .latent_dim_max = hp->mla.rank, .context_max = m->context, .logit_rows_max = logit_rows_max(m),
                                    .vocab_max = hp->vocab,
                                    .state_dim_max = hp->state.d_k > hp->state.d_v ? hp->state.d_k : hp->state.d_v,
                                    .experts_max = hp->moe.experts, .slots_max = hp->moe.used,

@@ -96,6 +96,7 @@ uint32_t model_state_out(const struct hparams *hp)
 uint32_t hparams_dim(const struct hparams *hp, uint32_t layer, enum model_dim d)
 {
     const struct layer_shape *l = &hp->shape[layer];
+    const struct mla_params *m = &hp->mla;
     uint32_t q = hp->heads * l->head_dim, kv = l->kv_heads * l->head_dim;
     const uint32_t dims[] = {[DIM_0] = 0, [DIM_1] = 1, [DIM_HIDDEN] = hp->hidden, [DIM_FFN] = l->ffn, [DIM_2_FFN] = 2 * l->ffn,
                              [DIM_VOCAB] = hp->vocab, [DIM_Q] = q, [DIM_KV] = kv, [DIM_Q_KV] = q + kv, [DIM_QKV] = q + 2 * kv,
@@ -116,7 +117,9 @@ uint32_t hparams_dim(const struct hparams *hp, uint32_t layer, enum model_dim d)
                              [DIM_2_HIDDEN] = 2 * hp->hidden, [DIM_3_HIDDEN] = 3 * hp->hidden, [DIM_STREAMS] = hp->streams,
                              [DIM_STREAMS_2] = hp->streams * hp->streams, [DIM_LAUREL] = hp->laurel,
                              [DIM_EXPERTS] = hp->moe.experts, [DIM_EXPERT_FFN] = hp->moe.ffn, [DIM_2_EXPERT_FFN] = 2 * hp->moe.ffn,
-                             [DIM_SHARED_FFN] = hp->moe.shared_ffn};
+                             [DIM_SHARED_FFN] = hp->moe.shared_ffn, [DIM_Q_RANK] = m->q_rank, [DIM_RANK] = m->rank, [DIM_NOPE] = m->nope,
+                             [DIM_RANK_ROPE] = m->rank + m->rope, [DIM_K_B] = hp->heads * m->rank, [DIM_V_B] = hp->heads * m->v,
+                             [DIM_KV_B] = hp->heads * (m->nope + m->v), [DIM_KV_B_HEAD] = m->nope + m->v};
     return dims[d];
 }
 

@@ -28,6 +28,15 @@ struct rope_params {
     float factors_short[MODEL_ROPE_PAIRS_MAX], factors_long[MODEL_ROPE_PAIRS_MAX];
 };
 
+/* Latent attention: keys and values of all heads are products of one vector a position, and only that is stored, with one rotated key
+ * all heads share. */
+struct mla_params {
+    uint32_t rank;                /* of that vector; 0: the architecture has none of it */
+    uint32_t q_rank;              /* queries come through a vector of that size; 0: directly */
+    uint32_t nope, rope;          /* elements of a query: for the head's own key, for the shared one */
+    uint32_t v;                   /* elements of a head's value */
+};
+
 /* facts that decide which rows of a bind table hold */
 enum hparam_flag {
     HP_TIED = 1 << 0,          /* no tensor of its own for the head */
@@ -49,6 +58,8 @@ enum hparam_flag {
     HP_EXPERTS_FUSED = 1 << 24, /* gate and up of all experts are one tensor; of a Hugging Face file all of down too */
     HP_EXPERT_BIAS = 1 << 25,  /* of router and experts */
     HP_ROUTE_BIAS = 1 << 26,   /* counts for the choice of experts alone */
+    HP_Q_RANK = 1 << 21,       /* latent attention: mla.q_rank is not 0 */
+    HP_KV_B_SPLIT = 1 << 22,   /* GGUF: keys and values of the latent vector are two tensors, the keys' turned round */
     HP_SHARED = 1 << 23,       /* an expert that every row takes */
     HP_SHARED_GATE = 1 << 27,  /* the shared expert times the sigmoid of a gate */
     HP_SINKS = 1 << 28,        /* a score of every head that takes part in the softmax and has no value */
@@ -106,6 +117,7 @@ struct hparams {
     float sparse_factor[MODEL_LAYERS_MAX];
     uint32_t streams, active_stream, laurel;    /* of several streams: which one layers work on; rank of the path beside attention */
     uint32_t extra[MODEL_EXTRA];                /* columns of step buffers of the architecture's own; 0: none */
+    struct mla_params mla;
     struct state_shape state;  /* of recurrent layers; anchor 0: the architecture has none */
     bool state_tiled;          /* value head v reads key head v mod heads (GGUF); else v / values */
     uint8_t recurrent[MODEL_LAYERS_MAX];

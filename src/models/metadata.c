@@ -95,7 +95,7 @@ static void flags_from_tensors(struct hparams *hp, const struct metadata_reader 
     }
 }
 
-static int refuse_variants(const struct metadata_reader *md, uint32_t value_length, uint32_t head_dim, struct err *err)
+static int refuse_variants(const struct metadata_reader *md, bool latent, uint32_t value_length, uint32_t head_dim, struct err *err)
 {
     char key[128];
     bool causal = true;
@@ -104,7 +104,7 @@ static int refuse_variants(const struct metadata_reader *md, uint32_t value_leng
     if (rc == 0 && !causal) {
         return err_set(err, ERR_UNSUPPORTED, "%s is false: not a causal model", key);
     }
-    if (rc == 0 && value_length != head_dim) {
+    if (rc == 0 && !latent && value_length != head_dim) {
         return err_set(err, ERR_UNSUPPORTED, "%s.attention.value_length is %u and key_length %u: expected the same", md->arch,
                        value_length, head_dim);
     }
@@ -225,7 +225,7 @@ int metadata_read_common(struct hparams *hp, const struct metadata_reader *md, s
         rc = metadata_f32(md, "attention.layer_norm_rms_epsilon", &hp->eps, err);
     }
     if (rc == 0) {
-        rc = refuse_variants(md, value_length, hp->head_dim, err);
+        rc = refuse_variants(md, hp->mla.rank != 0, value_length, hp->head_dim, err);
     }
     flags_from_tensors(hp, md);
     return rc;

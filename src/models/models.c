@@ -173,6 +173,12 @@ static int kv_layers_make(struct model *m, struct err *err)
             .policy = slides ? KV_WINDOW : KV_FULL, .window = slides ? hp->window : 0, .n_kv_heads = hp->shape[i].kv_heads,
             .d_k = hp->shape[i].head_dim, .d_v = hp->shape[i].head_dim, .k_format = m->opt.k_format,
             .v_format = m->opt.v_format};
+        if (hp->mla.rank != 0) {
+            m->kv_layers[i].n_kv_heads = 1;
+            m->kv_layers[i].d_k = hp->mla.rank + hp->mla.rope;
+            m->kv_layers[i].d_v = hp->mla.rank;
+            m->kv_layers[i].latent = 1;
+        }
     }
     for (uint32_t i = 0; i < m->opt.kv_layer_count; i++) {
         const struct model_kv_layer *own = &m->opt.kv_layers[i];

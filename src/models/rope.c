@@ -33,7 +33,7 @@ static double yarn_pair(const struct rope_params *p, double turns)
     return (double)p->rot * math_logd((double)p->original / (turns * 2.0 * pi)) / (2.0 * math_logd(p->theta));
 }
 
-static double yarn_mscale(double factor, double mscale)
+double rope_yarn_mscale(double factor, double mscale)
 {
     return factor <= 1.0 ? 1.0 : 0.1 * mscale * math_logd(factor) + 1.0;
 }
@@ -57,8 +57,8 @@ static void yarn(const struct rope_params *p, uint32_t n, float *inv, float *msc
     }
     double m = p->attention_factor;
     if (m == 0.0) {
-        m = p->mscale != 0.0 && p->mscale_all != 0.0 ? yarn_mscale(p->factor, p->mscale) / yarn_mscale(p->factor, p->mscale_all)
-                                                     : yarn_mscale(p->factor, 1.0);
+        m = p->mscale != 0.0 && p->mscale_all != 0.0 ? rope_yarn_mscale(p->factor, p->mscale) / rope_yarn_mscale(p->factor, p->mscale_all)
+                                                     : rope_yarn_mscale(p->factor, 1.0);
     }
     *mscale = (float)m;
 }

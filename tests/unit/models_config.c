@@ -39,6 +39,7 @@ static const struct {
                 "\"attention_multiplier\": 0.0156, \"logits_scaling\": 8.0, " MK_BASE "}"}},
     {"gemma3", {.config = "{" GEMMA ", " MK_BASE "}", .flags = MK_QK_NORM | MK_GEMMA}},
     {"lfm2", {0}},
+    {"deepseek_v3", {0}}, {"deepseek_v2", {0}}, {"glm4_moe_lite", {0}},
     {"qwen3_5", {0}}, {"gemma2", {0}}, {"glm4", {0}}, {"seed_oss", {0}}, {"olmo2", {0}}, {"smollm3", {0}}, {"gemma4", {0}}, {"gemma4_e", {0}},
     {"olmo3", {0}}, {"cohere2", {0}}, {"apertus", {0}}, {"lfm2_bias", {0}},
     {"qwen3_moe", {0}}, {"qwen3_5_moe", {0}}, {"qwen3_next", {0}}, {"glm4_moe", {0}}, {"gpt_oss", {0}},
@@ -141,12 +142,26 @@ static void test_refusals(void **state)
 {
     (void)state;
 #define LLAMA(more) {.config = "{\"model_type\": \"llama\", " more MK_BASE "}"}
+#define LATENT(type, more) {.config = "{\"model_type\": \"" type "\", \"num_key_value_heads\": 4, \"qk_rope_head_dim\": 32, " more MK_BASE "}"}
     static const struct {
         const char *what;
         struct make_model m;
         int code;
         const char *named;
     } cases[] = {
+        {"another choice of experts", LATENT("deepseek_v3", "\"topk_method\": \"greedy\", "), ERR_UNSUPPORTED, "topk_method 'greedy'"},
+        {"another score of experts", LATENT("glm4_moe_lite", "\"scoring_func\": \"softmax\", "), ERR_UNSUPPORTED, "scoring_func 'softmax'"},
+        {"experts in every second layer", LATENT("deepseek_v3", "\"moe_layer_freq\": 2, "), ERR_UNSUPPORTED, "moe_layer_freq 2"},
+        {"weights of experts brought to 1", LATENT("deepseek_v2", "\"norm_topk_prob\": true, "), ERR_UNSUPPORTED, "norm_topk_prob"},
+        {"dense layers of one list only", LATENT("glm4_moe_lite", "\"first_k_dense_replace\": 2, "), ERR_UNSUPPORTED, "first_k_dense_replace 2"},
+        {"no latent vector", LATENT("deepseek_v3", "\"kv_lora_rank\": 0, "), ERR_FORMAT, "rank 0"},
+        {"a latent vector past any format", LATENT("deepseek_v3", "\"kv_lora_rank\": 1024, "), ERR_UNSUPPORTED, "heads of 1056 elements"},
+        {"heads of another size", LATENT("deepseek_v3", "\"qk_head_dim\": 100, "), ERR_UNSUPPORTED, "qk_head_dim 100"},
+        {"rope over half of its part", LATENT("deepseek_v3", "\"partial_rotary_factor\": 0.5, "), ERR_UNSUPPORTED, "rope over 16 elements of the 32"},
+        {"biases of latent attention", LATENT("deepseek_v3", "\"attention_bias\": true, "), ERR_UNSUPPORTED, "biases of q, k and v"},
+        {"an unknown field of latent attention", LATENT("deepseek_v3", "\"index_topk\": 2048, "), ERR_UNSUPPORTED, "index_topk"},
+        {"fewer keys than heads", {.config = "{\"model_type\": \"deepseek_v3\", \"qk_rope_head_dim\": 32, " MK_BASE "}"}, ERR_UNSUPPORTED,
+         "num_key_value_heads 2"},
         {"another architecture", {.config = "{\"model_type\": \"mixtral\", " MK_BASE "}"}, ERR_UNSUPPORTED, "mixtral"},
         {"an unknown field", LLAMA("\"clip_qkv\": 8.0, "), ERR_UNSUPPORTED, "clip_qkv"},
         {"experts",
@@ -279,6 +294,41 @@ static void test_layers_without_state(void **state)
     }
 }
 
+/* Keys and values that are one vector have one format, and it must hold the vector and end a group where the values end. */
+static void test_latent_formats(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *golden;
+        enum kv_format k, v;
+        const char *named; /* NULL: opens */
+    } cases[] = {{"deepseek_v3", KV_A8G32, KV_V4, "k8v4: keys and values are one vector"}, {"deepseek_v3", KV_F16, KV_Q8, "f16:q8"},
+                 {"deepseek_v3", KV_Q8, KV_Q8, NULL},   {"deepseek_v3", KV_TQ3, KV_TQ3, NULL},
+                 {"deepseek_v2", KV_F32, KV_F32, NULL}, {"deepseek_v2", KV_Q8, KV_Q8, "q8:q8 cannot hold heads of 48 elements"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char dir[4096];
+        struct device *d = NULL;
+        struct model *m = NULL;
+        struct err err = {0};
+        struct device_config cfg = {0};
+        struct model_options opt = {.k_format = cases[i].k, .v_format = cases[i].v, .rows_max = 8};
+        snprintf(dir, sizeof dir, "%s/../golden/%s", TEST_DATA, cases[i].golden);
+        assert_int_equal(backend_trace.device_open(&cfg, &d, &err), 0);
+        int rc = model_open(dir, d, &opt, &m, &err);
+        if (rc != (cases[i].named ? ERR_UNSUPPORTED : 0) || (cases[i].named && strstr(err.text, cases[i].named) == NULL)) {
+            fail_msg("case %zu: %s: %s", i, err_name(rc), err.text);
+        }
+        if (rc == 0) {
+            uint32_t count = 0;
+            const struct kv_layer_spec *l = model_kv_layers(m, &count);
+            assert_int_equal(l[0].n_kv_heads, 1);
+            assert_int_equal(kv_layer_shape(&l[0]).head_bytes, kv_format_k_bytes(cases[i].k, l[0].d_k));
+        }
+        model_close(m);
+        backend_trace.device_close(d);
+    }
+}
+
 /* Null, false and harmless fields open; old rotary buffers and a tied head's copy are left aside. */
 static void test_harmless(void **state)
 {
@@ -367,7 +417,7 @@ static void test_span_checks(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_trace), cmocka_unit_test(test_refusals), cmocka_unit_test(test_layers_without_state),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_trace), cmocka_unit_test(test_latent_formats), cmocka_unit_test(test_refusals), cmocka_unit_test(test_layers_without_state),
                                        cmocka_unit_test(test_harmless), cmocka_unit_test(test_faults),
                                        cmocka_unit_test(test_span_checks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
