@@ -55,20 +55,20 @@ enum hparam_flag {
     HP_V_NORM = 1 << 13,       /* norms of each head of v, without weights */
     HP_LAYER_SCALE = 1 << 14,  /* the stream is multiplied by a number behind each layer */
     HP_LAYER_INPUTS = 1 << 15, /* every layer has an embedding of its own */
-    HP_EXPERTS_FUSED = 1 << 24, /* gate and up of all experts are one tensor; of a Hugging Face file all of down too */
-    HP_EXPERT_BIAS = 1 << 25,  /* of router and experts */
-    HP_ROUTE_BIAS = 1 << 26,   /* counts for the choice of experts alone */
-    HP_Q_RANK = 1 << 21,       /* latent attention: mla.q_rank is not 0 */
-    HP_KV_B_SPLIT = 1 << 22,   /* GGUF: keys and values of the latent vector are two tensors, the keys' turned round */
-    HP_SHARED = 1 << 23,       /* an expert that every row takes */
-    HP_SHARED_GATE = 1 << 27,  /* the shared expert times the sigmoid of a gate */
-    HP_SINKS = 1 << 28,        /* a score of every head that takes part in the softmax and has no value */
     HP_LAYER_NORM = 1 << 16,   /* norms take the mean out first */
     HP_PARALLEL = 1 << 17,     /* attention and MLP read one norm of the stream */
     HP_CONV_BIAS = 1 << 18,    /* recurrent layers: of the convolution */
     HP_STATE_BIAS = 1 << 19,   /* recurrent layers: of the products before and after it */
-    HP_MAMBA = 1 << 21,        /* recurrent layers are Mamba 2 */
     HP_STREAM_SCALE = 1 << 20, /* the active stream is scaled before it meets the layer's inputs */
+    HP_Q_RANK = 1 << 21,       /* latent attention: mla.q_rank is not 0 */
+    HP_KV_B_SPLIT = 1 << 22,   /* GGUF: keys and values of the latent vector are two tensors, the keys' turned round */
+    HP_SHARED = 1 << 23,       /* an expert that every row takes */
+    HP_EXPERTS_FUSED = 1 << 24, /* gate and up of all experts are one tensor; of a Hugging Face file all of down too */
+    HP_EXPERT_BIAS = 1 << 25,  /* of router and experts */
+    HP_ROUTE_BIAS = 1 << 26,   /* counts for the choice of experts alone */
+    HP_SHARED_GATE = 1 << 27,  /* the shared expert times the sigmoid of a gate */
+    HP_SINKS = 1 << 28,        /* a score of every head that takes part in the softmax and has no value */
+    HP_MAMBA = 1 << 29,        /* recurrent layers are Mamba 2 */
 };
 
 /* Sizes that may differ from layer to layer. */
