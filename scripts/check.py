@@ -162,10 +162,10 @@ def fuzz_steps(run, seconds):
     run.together(steps)
 
 
-def api_step(run, preset, name, long):
-    """The server under a sanitizer, by its clients; check long runs all of them and more streams at once."""
-    files = [os.path.join("tests", "api", f) for f in ([""] if long else ["test_http.py", "test_tools.py", "test_load.py"])]
-    env = {"RHAPSODE": os.path.join(preset, "rhapsode"), "MODELS": MODELS, "LOAD_STREAMS": "1000" if long else "60", "LOAD_SECONDS": "120" if long else "10"}
+def api_step(run, preset, name, long, few, streams, seconds):
+    """The server under a sanitizer, by its clients: `few` files of them; check long runs all of them and more streams at once."""
+    files = [os.path.join("tests", "api", f) for f in ([""] if long else few)]
+    env = {"RHAPSODE": os.path.join(preset, "rhapsode"), "MODELS": MODELS, "LOAD_STREAMS": "1000" if long else streams, "LOAD_SECONDS": "120" if long else seconds}
     run.step(f"API, {name}", [PYTHON, "-m", "pytest", "-q", *files], env)
 
 
@@ -175,13 +175,13 @@ def sanitizer_steps(run, long):
         slow = [] if long else ["-E", "engine_draft|engine_rounds|engine_faults|engine_hit_time"]
         run.step("unit, address and undefined", ["ctest", "--test-dir", ASAN, "-j2", "--output-on-failure", "--timeout", "1800", *slow],
                  {"STRESS_REQUESTS": "20000" if long else "1000"})
-        api_step(run, ASAN, "address and undefined", long)
+        api_step(run, ASAN, "address and undefined", long, ["test_http.py", "test_tools.py", "test_load.py"], "60", "10")
     if run.build("tsan", "unit_tests", "rhapsode"):
         # the tests with many threads; check long adds the slow ones
         names = "engine_|backend_cpu_|front_" if long else "engine_threads|engine_stress|backend_cpu_queue|front_requests|front_stream"
         run.step("unit, thread", ["ctest", "--test-dir", TSAN, "-j2", "--output-on-failure", "--timeout", "900", "-R", names],
                  {"STRESS_REQUESTS": "5000" if long else "1000"})
-        api_step(run, TSAN, "thread", long)
+        api_step(run, TSAN, "thread", long, ["test_load.py"], "20", "5")
 
 
 def tier_check(run, long=False):
