@@ -137,7 +137,10 @@ static int add_tool(struct output_schema *s, yyjson_val *tool)
         return 0;
     int rc = add(s, name, (struct str){0}, 0);
     size_t i, n;
-    yyjson_obj_foreach(yyjson_obj_get(follow(root, root), "properties"), i, n, key, v)
+    yyjson_val *properties = yyjson_obj_get(follow(root, root), "properties");
+    if (!yyjson_is_obj(properties))
+        return rc;
+    yyjson_obj_foreach(properties, i, n, key, v)
         rc = rc ? rc : add(s, name, str_n(yyjson_get_str(key), yyjson_get_len(key)), types_of(root, v));
     return rc;
 }

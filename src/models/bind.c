@@ -395,6 +395,9 @@ int model_bind(struct model *m, bool plan_only, struct err *err)
     if (rc != 0) {
         return rc;
     }
+    if (m->hp.ignored_layers > MODEL_LAYERS_MAX) {
+        return err_set(err, ERR_LIMIT, "%u layers that predict further tokens, at most %d", m->hp.ignored_layers, MODEL_LAYERS_MAX);
+    }
     if (m->hfdir != NULL && (m->hp.flags & HP_TIED) != 0) {
         source_ignore(&m->source, "lm_head.", false); /* tied: a copy some files carry along */
         source_ignore(&m->source, "language_model.lm_head.", false);
