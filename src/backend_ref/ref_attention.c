@@ -1,4 +1,4 @@
-/* backend_ref/ref_attention.c - pages, and attention over them: decoded vector by vector, every score kept, one softmax.
+/* backend_ref/ref_attention.c - pages, and attention over them: decoded once a span, every score kept, one softmax.
  *
  * Stores and reads the pages through kv_codec.h, the meaning of every format.  Positions a row may not see are never read.
  * V of a latent layer is the beginning of what K decodes to. */
@@ -9,6 +9,7 @@
 #include "tensor/kv_codec.h"
 
 #include <math.h>
+#include <string.h>
 
 /* one plane of one page and kv head */
 struct plane {
@@ -69,20 +70,39 @@ int ref_run_kv_convert(struct device *d, const void *p)
     return 0;
 }
 
+/* what one kv head of a sequence holds at positions [from, ...), decoded */
+struct known {
+    uint32_t from;
+    float *k, *v; /* [positions][d_k], [positions][d_v] */
+};
+
+static void decode(const struct kv_layer *l, const uint32_t *table, uint32_t kv_head, uint32_t end, const struct known *to)
+{
+    float x[KV_HEAD_MAX];
+    for (uint32_t j = to->from; j < end; j++) {
+        struct plane k = plane_of(l, table[j / KV_PAGE], kv_head, true), v = plane_of(l, table[j / KV_PAGE], kv_head, false);
+        float *at = to->v + (size_t)(j - to->from) * l->d_v;
+        kv_load(k.p, k.format, k.d, j % KV_PAGE, true, to->k + (size_t)(j - to->from) * l->d_k);
+        if (l->latent) {
+            kv_load(v.p, v.format, v.d, j % KV_PAGE, true, x);
+            memcpy(at, x, l->d_v * sizeof *at);
+        } else {
+            kv_load(v.p, v.format, v.d, j % KV_PAGE, false, at);
+        }
+    }
+}
+
 /* One row and head over positions [first, pos]; p: scratch [pos - first + 1]. */
-static void attend(const struct op_attention *op, const uint32_t *table, const float *q, float *y, uint32_t head, uint32_t first,
+static void attend(const struct op_attention *op, const struct known *known, const float *q, float *y, uint32_t head, uint32_t first,
                    uint32_t pos, double *p)
 {
     const struct kv_layer *l = op->layer;
-    uint32_t kv_head = head / (op->n_heads / l->n_kv_heads);
     double most = -INFINITY, sum = 0, o[KV_HEAD_MAX] = {0};
-    float x[KV_HEAD_MAX];
     for (uint32_t j = first; j <= pos; j++) {
-        struct plane k = plane_of(l, table[j / KV_PAGE], kv_head, true);
+        const float *k = known->k + (size_t)(j - known->from) * l->d_k;
         double dot = 0;
-        kv_load(k.p, k.format, k.d, j % KV_PAGE, true, x);
         for (uint32_t e = 0; e < l->d_k; e++)
-            dot += (double)q[e] * (double)x[e];
+            dot += (double)q[e] * (double)k[e];
         dot *= (double)op->scale;
         if (op->softcap > 0)
             dot = (double)(op->softcap * math_tanhf((float)dot / op->softcap));
@@ -96,13 +116,33 @@ static void attend(const struct op_attention *op, const uint32_t *table, const f
     for (uint32_t j = first; j <= pos; j++)
         sum += p[j - first] = math_expd(p[j - first] - most);
     for (uint32_t j = first; j <= pos; j++) {
-        struct plane v = plane_of(l, table[j / KV_PAGE], kv_head, false);
-        kv_load(v.p, v.format, v.d, j % KV_PAGE, l->latent, x);
+        const float *v = known->v + (size_t)(j - known->from) * l->d_v;
         for (uint32_t e = 0; e < l->d_v; e++)
-            o[e] += p[j - first] * (double)x[e];
+            o[e] += p[j - first] * (double)v[e];
     }
     for (uint32_t e = 0; e < l->d_v; e++)
         y[e] = (float)(o[e] / sum);
+}
+
+static uint32_t first_of(const struct op_attention *op, uint32_t pos)
+{
+    return op->window && pos + 1 > op->window ? pos + 1 - op->window : 0;
+}
+
+static void attend_span(const struct op_attention *op, const struct kv_span *span, struct known *known, double *scores)
+{
+    const struct kv_layer *l = op->layer;
+    const uint32_t per = op->n_heads / l->n_kv_heads;
+    known->from = first_of(op, span->pos_first);
+    for (uint32_t kv_head = 0; kv_head < l->n_kv_heads; kv_head++) {
+        decode(l, op->tables + span->table_first, kv_head, span->pos_first + span->row_count, known);
+        for (uint32_t i = 0; i < span->row_count; i++) {
+            uint32_t pos = span->pos_first + i, row = span->row_first + i;
+            for (uint32_t h = kv_head * per; h < (kv_head + 1) * per; h++)
+                attend(op, known, ref_row(&op->q, row) + (size_t)h * l->d_k, ref_row(&op->y, row) + (size_t)h * l->d_v, h,
+                       first_of(op, pos), pos, scores);
+        }
+    }
 }
 
 int ref_run_attention(struct device *d, const void *p)
@@ -110,22 +150,22 @@ int ref_run_attention(struct device *d, const void *p)
     (void)d;
     const struct op_attention *op = p;
     const struct kv_layer *l = op->layer;
-    uint32_t longest = 0;
+    size_t longest = 1;
+    int rc = ERR_NOMEM;
     for (uint32_t s = 0; s < op->span_count; s++) {
-        uint32_t end = op->spans[s].pos_first + op->spans[s].row_count;
-        longest = end > longest ? end : longest;
+        size_t end = op->spans[s].pos_first + op->spans[s].row_count, from = first_of(op, op->spans[s].pos_first);
+        longest = end - from > longest ? end - from : longest;
     }
-    double *scores = mem_try_array(longest ? longest : 1, sizeof *scores);
-    if (!scores)
-        return ERR_NOMEM;
+    struct known known = {0, mem_try_array(longest * l->d_k, sizeof(float)), mem_try_array(longest * l->d_v, sizeof(float))};
+    double *scores = mem_try_array(longest, sizeof *scores);
+    if (!scores || !known.k || !known.v)
+        goto out;
     for (uint32_t s = 0; s < op->span_count; s++)
-        for (uint32_t i = 0; i < op->spans[s].row_count; i++) {
-            uint32_t pos = op->spans[s].pos_first + i, row = op->spans[s].row_first + i;
-            uint32_t first = op->window && pos + 1 > op->window ? pos + 1 - op->window : 0;
-            for (uint32_t h = 0; h < op->n_heads; h++)
-                attend(op, op->tables + op->spans[s].table_first, ref_row(&op->q, row) + (size_t)h * l->d_k,
-                       ref_row(&op->y, row) + (size_t)h * l->d_v, h, first, pos, scores);
-        }
+        attend_span(op, &op->spans[s], &known, scores);
+    rc = 0;
+out:
+    mem_free(known.k);
+    mem_free(known.v);
     mem_free(scores);
-    return 0;
+    return rc;
 }

@@ -73,16 +73,6 @@ static uint32_t bits_of_f32(float f)
     return u;
 }
 
-float dtype_f16_to_f32(uint16_t h)
-{
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exp = (h >> 10) & 31, man = h & 1023;
-    if (exp == 31) /* Inf; a NaN keeps its payload and becomes quiet, as the hardware conversions do */
-        return f32_of_bits(sign | 0x7F800000u | (man ? 0x400000u | man << 13 : 0));
-    if (exp == 0) /* zero and subnormals: man * 2^-24 is exact */
-        return f32_of_bits(sign | bits_of_f32((float)man * 0x1p-24f));
-    return f32_of_bits(sign | (exp + 112) << 23 | man << 13);
-}
-
 uint16_t dtype_f32_to_f16(float f)
 {
     uint32_t u = bits_of_f32(f), sign = u >> 16 & 0x8000, a = u & 0x7FFFFFFFu;

@@ -78,7 +78,18 @@ bool dtype_row_bytes(enum dtype t, uint64_t cols, uint64_t *bytes);
 /* Dequantise `count` elements (a multiple of the block length) to f32.  Not for DTYPE_MLX. */
 void dtype_dequant(enum dtype t, const void *src, float *dst, size_t count);
 
-float dtype_f16_to_f32(uint16_t h);   /* exact; NaN payloads kept as IEEE conversion does */
+/* exact; a NaN keeps its payload and becomes quiet, as the hardware conversions do */
+static inline float dtype_f16_to_f32(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exp = (h >> 10) & 31, man = h & 1023;
+    union { uint32_t u; float f; } v = {(exp + 112) << 23 | man << 13};
+    if (exp == 31)
+        v.u = 0x7F800000u | (man ? 0x400000u | man << 13 : 0);
+    if (exp == 0) /* zero and subnormals: man * 2^-24 is exact */
+        v.f = (float)man * 0x1p-24f;
+    v.u |= sign;
+    return v.f;
+}
 uint16_t dtype_f32_to_f16(float f);   /* round to nearest even */
 static inline float dtype_bf16_to_f32(uint16_t b)
 {
