@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RELEASE, ASAN, TSAN, FUZZ = (os.path.join(TOP, "build", name) for name in ("release", "asan", "tsan", "fuzz"))
-PYTHON = sys.executable
+PYTHON = os.path.join(TOP, ".venv", "bin", "python")  # made while the first build runs
 MODELS = os.path.join(TOP, "build", "models")
 
 
@@ -65,6 +65,12 @@ class Run:
         """Steps that use little more than one thread each, two at a time."""
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda step: self.step(*step), steps))
+
+    def build_and_prepare(self, *targets):
+        """The first build, and beside it the Python environment of the tests (mostly waiting for the network)."""
+        with ThreadPoolExecutor(2) as pool:
+            python = pool.submit(self.step, "Python environment", ["scripts/setup", "python"])
+            return self.build("release", *targets) & python.result()
 
     def count(self, name, good):
         self.passed, self.failed = self.passed + good, self.failed + (not good)
@@ -135,7 +141,8 @@ def matrix_steps(run, golden, models, long):
 
 def single_steps(run, golden, names, long):
     steps = [(f"ops {name}", [program(f"ops_{name}"), *(["long"] if long else [])]) for name in ("rows_levels", "linear_levels", "against_ref", "state_kept", "experts", "linear_heads")]
-    steps.insert(1, ("tokenizers", [PYTHON, "tests/text_oracle.py", "--tool", program("text_tool"), "--lines", "1000000" if long else "100000",
+    steps.insert(1, ("law over models", [program("law_model"), golden, *(["long"] if long else [])]))
+    steps.insert(2, ("tokenizers", [PYTHON, "tests/text_oracle.py", "--tool", program("text_tool"), "--lines", "1000000" if long else "100000",
                                     *[f"{n}=3" for n in names], os.path.join(golden, "llama", "tokenizer.json")]))
     steps.append(("templates", [PYTHON, "tests/chat_oracle.py", "--tool", program("chat_tool"), golden, *names]))
     steps.append(("outputs", [PYTHON, "tests/output_oracle.py", "--tool", program("chat_tool"), "--rounds", "3000" if long else "300"]))
@@ -185,7 +192,7 @@ def sanitizer_steps(run, long):
 
 
 def tier_check(run, long=False):
-    if not run.build("release", "all", "unit_tests", "op_tests", "chat_tool", "text_tool", "logits_tool", "golden_run", "kl_run", "law_model", "law_matrix"):
+    if not run.build_and_prepare("all", "unit_tests", "op_tests", "chat_tool", "text_tool", "logits_tool", "golden_run", "kl_run", "law_model", "law_matrix"):
         return
     run.step("structure", [PYTHON, "scripts/structure.py"])
     run.step("baseline instructions", [PYTHON, "scripts/check_isa.py", RELEASE])
@@ -196,7 +203,6 @@ def tier_check(run, long=False):
     golden = os.path.join(TOP, "tests", "golden")
     golden_steps(run, golden, os.path.join(TOP, "build", "golden_gguf"))
     run.step("goldens, MLX", [program("golden_run"), os.path.join(TOP, "tests", "golden_mlx"), "--backend", "ref"])
-    run.step("law over models", [program("law_model"), golden, *(["long"] if long else [])])
     models = real_models(run)
     single_steps(run, golden, [models[n] for n in models], long)
     matrix_steps(run, golden, models, long)
@@ -214,7 +220,7 @@ def main():
     elif what == ["fuzz"]:
         fuzz_steps(run, int(os.environ.get("FUZZ_SECONDS", "600")))
     elif what[0] == "goldens" and len(what) == 2:
-        if run.build("release", "golden_run", "kl_run"):
+        if run.build_and_prepare("golden_run", "kl_run"):
             golden_steps(run, os.path.abspath(what[1]), os.path.join(TOP, "build", "golden_gguf_other"))
     else:
         sys.exit("usage: ./check [long|fuzz|goldens DIR]")
