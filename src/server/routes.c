@@ -169,7 +169,7 @@ static bool host_allowed(const struct server *s, struct str host)
 {
     struct str name = host_name(host);
     const char *bound = s->cfg->host;
-    struct str plain = name.n && name.p[0] == '[' ? str_n(name.p + 1, name.n - 2) : name;
+    struct str plain = name.n > 2 && name.p[0] == '[' ? str_n(name.p + 1, name.n - 2) : name;
     if (listed(s->cfg->hosts, s->cfg->host_count, name) || (bound && name_is(plain, bound)))
         return true;
     if (name_is(name, "localhost") || name_is(name, "[::1]") || (str_starts(name, STR("127.")) && is_address(plain, false)))

@@ -161,7 +161,7 @@ def test_head_and_options(server):
 
 
 @pytest.mark.parametrize("host,good", [("127.0.0.1", True), ("localhost:99", True), ("[::1]:80", True), ("evil.example", False),
-                                       ("127.0.0.1.evil.example", False), ("x127.0.0.1", False), ("", False), ("169.254.169.254", False)])
+                                       ("127.0.0.1.evil.example", False), ("x127.0.0.1", False), ("[", False), ("[1", False), ("", False), ("169.254.169.254", False)])
 def test_host(server, host, good):
     reply = exchange(server, b"GET /health HTTP/1.1\r\nHost: " + host.encode() + b"\r\n" + CLOSE + b"\r\n")
     assert status(reply) == (200 if good else 421)
