@@ -46,14 +46,34 @@ static int device_open(const struct device_config *cfg, struct device **out, str
     return 0;
 }
 
+/* The device's own work takes scratch as it likes: the guard of steps is the host's. */
+static void run_record(struct device *d, ref_run run, const void *op)
+{
+    int held = mem_forbid_pause(), rc = run(d, op);
+    mem_forbid_resume(held);
+    if (rc && !d->failure)
+        d->failure = rc;
+}
+
 static void run_all(struct device *d)
 {
-    for (size_t i = 0; i < d->record_count; i++) {
-        int rc = d->records[i].run(d, d->records[i].op);
-        if (rc && !d->failure)
-            d->failure = rc;
-    }
+    for (size_t i = 0; i < d->record_count; i++)
+        run_record(d, d->records[i].run, d->records[i].op);
     d->record_count = 0;
+}
+
+/* The queue's room grows with the longest step: a device of its own would have it from the start. */
+static int records_grow(struct device *d)
+{
+    size_t cap = d->record_cap ? 2 * d->record_cap : 64;
+    int held = mem_forbid_pause();
+    struct record *more = mem_try_resize(d->records, cap * sizeof *more);
+    mem_forbid_resume(held);
+    if (!more)
+        return ERR_NOMEM;
+    d->records = more;
+    d->record_cap = cap;
+    return 0;
 }
 
 static void device_close(struct device *d)
@@ -70,19 +90,11 @@ static int enqueue(struct device *d, ref_run run, const void *op, size_t op_byte
     if (op_bytes > RECORD_BYTES)
         return ERR_INTERNAL;
     if (!d->deferred) {
-        int rc = run(d, op);
-        if (rc && !d->failure)
-            d->failure = rc;
+        run_record(d, run, op);
         return 0;
     }
-    if (d->record_count == d->record_cap) {
-        size_t cap = d->record_cap ? 2 * d->record_cap : 64;
-        struct record *more = mem_try_resize(d->records, cap * sizeof *more);
-        if (!more)
-            return ERR_NOMEM;
-        d->records = more;
-        d->record_cap = cap;
-    }
+    if (d->record_count == d->record_cap && records_grow(d))
+        return ERR_NOMEM;
     struct record *r = d->records + d->record_count++;
     r->run = run;
     memcpy(r->op, op, op_bytes);

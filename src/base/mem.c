@@ -9,14 +9,28 @@
 
 static atomic_llong fault_left = -1;
 static atomic_llong requests;
+static atomic_llong forbidden_requests;
 static _Thread_local int forbidden;
 
-static bool request(void)
+#ifdef NDEBUG
+enum { FORBIDDEN_ABORTS = 0 };
+#else
+enum { FORBIDDEN_ABORTS = 1 };
+#endif
+
+static void request_forbidden(void)
 {
-    if (forbidden) {
+    atomic_fetch_add(&forbidden_requests, 1);
+    if (FORBIDDEN_ABORTS) {
         fputs("mem: heap request inside a step\n", stderr);
         abort();
     }
+}
+
+static bool request(void)
+{
+    if (forbidden)
+        request_forbidden();
     atomic_fetch_add_explicit(&requests, 1, memory_order_relaxed);
     if (atomic_load_explicit(&fault_left, memory_order_relaxed) < 0)
         return true;
@@ -141,4 +155,21 @@ void mem_forbid_push(void)
 void mem_forbid_pop(void)
 {
     forbidden--;
+}
+
+int mem_forbid_pause(void)
+{
+    int held = forbidden;
+    forbidden = 0;
+    return held;
+}
+
+void mem_forbid_resume(int held)
+{
+    forbidden = held;
+}
+
+int64_t mem_forbidden_count(void)
+{
+    return atomic_load(&forbidden_requests);
 }

@@ -30,9 +30,14 @@ extern void (*mem_exhausted)(size_t size_bytes); /* must not return; default pri
 void mem_fault_set(int64_t after);
 int64_t mem_request_count(void); /* requests since the last mem_fault_set */
 
-/* Debug guard: while a depth is held by this thread, every request aborts (no heap inside a step). */
+/* The guard of steps: while this thread holds it, a request for memory is our mistake.  It is served and counted; a debug build aborts at once,
+ * so that the stack says who asked. */
 void mem_forbid_push(void);
 void mem_forbid_pop(void);
+/* For code that stands for another machine (backend_ref's ops) or another owner (a caller's function): lets go of all that is held... */
+int mem_forbid_pause(void);
+void mem_forbid_resume(int held); /* ...and takes it again */
+int64_t mem_forbidden_count(void); /* requests under the guard, of all threads, since the process began */
 
 static inline bool mem_mul_ok(size_t a, size_t b, size_t *out)
 {

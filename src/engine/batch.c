@@ -1,7 +1,7 @@
 /* engine/batch.c - run: the rows planned become spans of one forward, enqueued.
  *
  * Invariants: 1. Everything a step names (ids, sample rows, results, logits) lives in the step or its sequences until its event.
- *             2. No memory is asked for here once the engine is open (raw logits of a first score apart). */
+ *             2. No memory is asked for here once the engine is open; raw logits get theirs when the first score is admitted. */
 #include "base/mem.h"
 #include "engine/engine_int.h"
 
@@ -17,6 +17,16 @@ int batch_open(struct engine *e, struct err *err)
         s->patches = mem_try_array((size_t)rows * PROPOSE_DEPTH_MAX, sizeof *s->patches);
         if (!s->items || !s->spans || !s->rows || !s->results || !s->patches)
             return err_nomem(err, "step", rows * sizeof *s->results);
+    }
+    return 0;
+}
+
+int batch_want_logits(struct engine *e, struct err *err)
+{
+    for (uint32_t i = 0; i < e->cfg.steps_in_flight; i++) {
+        struct step *s = &e->steps[i];
+        if (!s->logits && !(s->logits = mem_try_array(STEP_LOGIT_ROWS, e->vocab * sizeof(float))))
+            return err_nomem(err, "raw logits", STEP_LOGIT_ROWS * e->vocab * sizeof(float));
     }
     return 0;
 }
@@ -64,7 +74,7 @@ static void score_row(struct sample_row *row, const struct seq *s, uint32_t posi
                                .score_id = position + 1 < s->count ? (int64_t)s->tokens[position + 1] : -1};
 }
 
-static int add_span(struct engine *e, struct step *step, uint32_t i, uint32_t *logit_row, struct err *err)
+static void add_span(struct engine *e, struct step *step, uint32_t i, uint32_t *logit_row)
 {
     struct step_item *it = &step->items[i];
     struct seq *s = it->seq;
@@ -86,12 +96,9 @@ static int add_span(struct engine *e, struct step *step, uint32_t i, uint32_t *l
         s->flying = &step->results[it->result_first];
     }
     if (!it->logits)
-        return 0;
-    if (!step->logits && !(step->logits = mem_try_array(STEP_LOGIT_ROWS, e->vocab * sizeof(float))))
-        return err_nomem(err, "raw logits", STEP_LOGIT_ROWS * e->vocab * sizeof(float));
+        return;
     span->logits = step->logits + (size_t)*logit_row * e->vocab;
     *logit_row += it->rows;
-    return 0;
 }
 
 int batch_run(struct engine *e, struct step *step, struct err *err)
@@ -99,10 +106,7 @@ int batch_run(struct engine *e, struct step *step, struct err *err)
     uint32_t logit_row = 0;
     step->patch_count = 0;
     step->started_ns = thread_now_ns();
-    for (uint32_t i = 0; i < step->item_count; i++) {
-        int rc = add_span(e, step, i, &logit_row, err);
-        if (rc)
-            return rc;
-    }
+    for (uint32_t i = 0; i < step->item_count; i++)
+        add_span(e, step, i, &logit_row);
     return model_forward(e->model, e->kv, step->spans, step->item_count, step->results, &step->event, err);
 }

@@ -61,12 +61,25 @@ void cache_started(struct engine *e, struct seq *s, const struct kv_prefix_hit *
     e->cache.misses[hit->miss]++;
 }
 
-int cache_take(struct engine *e, struct seq *s, struct kv_prefix_hit *hit, struct err *err)
+void cache_query(const struct seq *s, struct kv_prefix_query *out)
 {
     const struct engine_request *r = s->request;
-    struct kv_prefix_query q = {.key = {r->key, r->key_n}, .ids = s->tokens, .count = s->count, .plan = plan_of(r)};
+    *out = (struct kv_prefix_query){.key = {r->key, r->key_n}, .ids = s->tokens, .count = s->count, .reach = seq_reach(s), .plan = plan_of(r)};
+}
+
+int cache_take(struct engine *e, struct seq *s, struct kv_prefix_hit *hit, struct err *err)
+{
+    struct kv_prefix_query q;
+    cache_query(s, &q);
     *hit = (struct kv_prefix_hit){.miss = KV_MISS_OFF, .stored_id = -1};
-    return r->no_reuse ? kv_seq_new(e->kv, &s->kv, err) : kv_prefix_lease(e->kv, &q, &s->kv, hit, err);
+    if (!s->request->no_reuse)
+        return kv_prefix_lease(e->kv, &q, &s->kv, hit, err);
+    int rc = kv_seq_new(e->kv, &s->kv, err);
+    if (rc == 0 && (rc = kv_seq_reserve(e->kv, s->kv, q.reach, err))) {
+        kv_seq_free(e->kv, s->kv);
+        s->kv = NULL;
+    }
+    return rc;
 }
 
 void cache_leave(struct engine *e, struct seq *s, bool ended)

@@ -4,12 +4,16 @@
  * width of chunks change them, and a chunk stays near the width it was measured at.  Steps of one width cannot tell the two apart, so every
  * sixteenth has no prompt rows (fewer when steps may be long).
  *
+ * What counts for who waits is the longest gap, not the usual one, so it is also learnt how far steps lie above what is expected of them: a
+ * step of both kinds is made shorter by as much as it spreads more than steps of decoding alone do.
+ *
  * Invariant: nothing chosen here changes a result: rows may be cut anywhere. */
 #include "engine/engine_int.h"
 
 enum { ROWS_FIRST = 16, DECODE_EVERY = 16 };
-static const double STEP_NS_MOST = 240e6;   /* while somebody else waits for the next step: a little less than 250 ms */
-static const double PREFILL_SHARE = 0.97;   /* of the time decoding takes: a step of both stays under twice that */
+static const double STEP_NS_MOST = 240e6;   /* while somebody else waits for the next step: a little less than 250 ms, spread apart */
+static const double BOTH_SHARE = 0.985;     /* of twice the time decoding takes */
+static const double SPREAD_ABOVE = 0.03, SPREAD_LEARN = 0.05, SPREAD_MOST = 1.5; /* so many steps lie above it */
 static const double FIXED_SHARE_MOST = 0.1; /* of a step's time, when steps are cut short with nobody there */
 static const double LEARN = 0.25, ODD = 0.25; /* of what was not expected; what is off by more of what was, counts as so much */
 static const double PART_LEAST = 0.02;      /* of a step's time, for either part */
@@ -20,9 +24,21 @@ static uint32_t rows_in(double ns, double row_ns, uint32_t room)
     return rows < 1 ? 1 : rows > room ? room : (uint32_t)rows;
 }
 
+static double spread_of(double known)
+{
+    return known > 1 ? known : 1;
+}
+
+static void learn_spread(double *spread, double took, double expected)
+{
+    double s = spread_of(*spread);
+    s += took > s * expected ? SPREAD_LEARN * (1 - SPREAD_ABOVE) : -SPREAD_LEARN * SPREAD_ABOVE;
+    *spread = s < 1 ? 1 : s < SPREAD_MOST ? s : SPREAD_MOST;
+}
+
 uint32_t clock_rows(struct sched_clock *c, uint32_t room, bool decoding, bool others, uint32_t step_ms)
 {
-    double decode_ns = decoding ? c->decode_ns : 0, budget_ns = STEP_NS_MOST - decode_ns;
+    double decode_ns = decoding ? c->decode_ns : 0, budget_ns = STEP_NS_MOST / spread_of(c->both_spread) - decode_ns;
     if (!others) {
         /* The whole step; or no longer than with others, when shorter steps read a prompt as fast: who comes next waits less.  What a
          * step takes whatever its rows counts against that: 8 billion weights are read in 0.1 s. */
@@ -32,7 +48,8 @@ uint32_t clock_rows(struct sched_clock *c, uint32_t room, bool decoding, bool ot
     if (c->row_ns <= 0 || (decoding && decode_ns <= 0)) /* not measured yet: a small one, to learn */
         return room < ROWS_FIRST ? room : ROWS_FIRST;
     if (decoding) {
-        double wanted = step_ms ? step_ms * 1e6 - decode_ns : decode_ns * PREFILL_SHARE;
+        double wider = spread_of(c->both_spread) / spread_of(c->decode_spread);
+        double wanted = (step_ms ? step_ms * 1e6 : 2 * BOTH_SHARE * decode_ns / (wider > 1 ? wider : 1)) - decode_ns;
         budget_ns = wanted < budget_ns ? wanted : budget_ns;
     }
     uint32_t rows = rows_in(budget_ns, c->row_ns, room);
@@ -56,6 +73,7 @@ static double within(double v, double most)
 static void learn_both(struct sched_clock *c, double rows, double took)
 {
     double expected = c->decode_ns + rows * c->row_ns, off = LEARN * within(took - expected, expected * ODD);
+    learn_spread(&c->both_spread, took, expected);
     double a = c->decode_ns * c->decode_ns, b = rows * c->row_ns * rows * c->row_ns;
     c->decode_ns += off * a / (a + b);
     c->row_ns += off * b / (a + b) / rows;
@@ -66,6 +84,8 @@ static void learn_both(struct sched_clock *c, double rows, double took)
 static void learn_decode(struct sched_clock *c, double took)
 {
     double off = LEARN * within(took - c->decode_ns, c->decode_ns * ODD);
+    if (c->decode_ns > 0)
+        learn_spread(&c->decode_spread, took, c->decode_ns);
     c->decode_ns = c->decode_ns > 0 ? c->decode_ns + off : took;
     if (c->usual_rows > 0)
         c->row_ns -= off / c->usual_rows;

@@ -1,6 +1,7 @@
 /* engine/engine.c - the engine's thread: plan, run, commit, over and over; sleep when there is nothing to do.
  *
- *     sched_take, sched_plan -> batch_run (model_forward: only enqueued) -> model_wait -> resolve_step
+ *     sched_take, sched_admit | sched_plan -> batch_run (model_forward: only enqueued) -> model_wait -> resolve_step
+ *                               no memory is asked for from here on (base/mem.h, mem_forbid_push)
  *
  * Up to steps_in_flight steps are between run and commit; with one, plan follows commit directly. */
 #include "base/log.h"
@@ -83,7 +84,7 @@ static void commit(struct engine *e)
 }
 
 /* A forward that failed half-way left ops in the queue; they end before the pages they name are given to others. */
-static void drain_device(struct engine *e)
+void engine_drain(struct engine *e)
 {
     const struct backend *b = device_backend(e->cfg.device);
     uint64_t event;
@@ -100,7 +101,7 @@ static bool run(struct engine *e, struct step *s)
         return true;
     }
     err_set(&err, rc, "a step was refused: %s", err_text(rc));
-    drain_device(e);
+    engine_drain(e);
     log_put(LOG_WARN, "engine: a step of %u sequences failed: %s", s->item_count, err.text);
     resolve_failed(e, s, &err);
     return true; /* the others may go on */
@@ -112,28 +113,41 @@ static void check_state(struct engine *e)
     if (e->cfg.check_every == 0 || ++e->turns % e->cfg.check_every)
         return;
     int rc = kv_check(e->kv, &err);
+    rc = rc ? rc : draft_check(e, &err);
     if (rc == 0 || rc == ERR_NOMEM) /* it could not look */
         return;
     e->check_failures++;
     log_put(LOG_ERROR, "engine: %s", err.text);
 }
 
-/* One turn; false when there was nothing to do. */
-static bool turn(struct engine *e)
+/* A step is planned and run when one more may be in flight, and the oldest committed when none more may be, or none could be. */
+static bool make_step(struct engine *e, struct step *s)
 {
     bool worked = false;
-    engine_gate_enter(e->cfg.gate);
-    sched_take(e);
-    if (e->step_pending < e->cfg.steps_in_flight) {
-        struct step *s = &e->steps[(e->step_first + e->step_pending) % e->cfg.steps_in_flight];
+    mem_forbid_push();
+    if (s) {
         sched_plan(e, s);
-        if (s->item_count)
-            worked = run(e, s);
+        worked = s->item_count && run(e, s);
     }
     if (e->step_pending == e->cfg.steps_in_flight || (!worked && e->step_pending)) {
         commit(e);
         worked = true;
     }
+    mem_forbid_pop();
+    return worked;
+}
+
+/* One turn; false when there was nothing to do. */
+static bool turn(struct engine *e)
+{
+    struct step *s = NULL;
+    engine_gate_enter(e->cfg.gate);
+    sched_take(e);
+    if (e->step_pending < e->cfg.steps_in_flight) {
+        s = &e->steps[(e->step_first + e->step_pending) % e->cfg.steps_in_flight];
+        sched_admit(e, s);
+    }
+    bool worked = make_step(e, s);
     check_state(e);
     publish_stats(e);
     engine_gate_leave(e->cfg.gate);

@@ -18,9 +18,17 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { STEPS_MAX = 2, STEP_LOGIT_ROWS = 16, COST_ROWS_MAX = 96, DRAFT_KEPT = 16 };
+enum { STEPS_MAX = 2, STEP_LOGIT_ROWS = 16, COST_ROWS_MAX = 96 };
 
 /* ---- sequences ---- */
+
+/* drafts of a round; their ids lie behind the sequence's tokens once it is placed */
+struct proposal {
+    struct proposer *proposer;
+    uint32_t class, count;
+    float each, cost; /* what a right one is worth and what the round takes, in steps without it */
+    uint32_t ids[PROPOSE_DEPTH_MAX];
+};
 
 enum seq_state { SEQ_NEW, SEQ_WAITING, SEQ_PREFILL, SEQ_DECODE, SEQ_DONE, SEQ_CANCELLED, SEQ_FAILED };
 
@@ -30,8 +38,8 @@ struct seq {
     uint32_t choice;
     enum seq_state state;
     struct kv_seq *kv;
-    uint32_t *tokens;      /* prompt, then what was chosen */
-    uint32_t count, cap;
+    uint32_t *tokens;      /* prompt, then what was chosen; room for all it may come to and a round of drafts behind */
+    uint32_t count;
     uint32_t in_flight;    /* rows of steps not committed */
     uint32_t samples;      /* choices in flight */
     uint32_t placed;       /* rows in the step being planned */
@@ -43,12 +51,12 @@ struct seq {
     struct proposer *proposers[PROPOSER_KINDS]; /* NULL: not asked for */
     struct constraint *constraint; /* what may come next; NULL: anything */
     uint32_t *masks;       /* [PROPOSE_DEPTH_MAX + 1][words] of the rows in flight; with a constraint only */
+    struct proposal round; /* of the step being planned */
+    float credit;          /* what guessing may still cost it, in steps: so much was saved, and a little given */
     bool guessing;         /* somebody has a guess: the next step waits for what is chosen */
     const struct sample_result *flying; /* where the choice in flight will lie */
     struct seq *next;      /* waiting list */
 };
-
-int seq_reserve(struct seq *s, uint32_t count); /* room for so many tokens */
 
 /* reference-counted by consumer and engine; fields after `engine thread` belong to it once submitted */
 struct engine_request {
@@ -107,12 +115,6 @@ void request_ref(struct engine_request *r);
 
 /* ---- steps ---- */
 
-/* drafts of a round; their ids lie behind the sequence's tokens once it is placed */
-struct proposal {
-    struct proposer *proposer;
-    uint32_t class, count;
-    uint32_t ids[PROPOSE_DEPTH_MAX];
-};
 struct step_item { /* one span: known ids, then the drafts of a round */
     struct seq *seq;
     uint32_t position, rows;
@@ -139,16 +141,22 @@ struct step {
     uint32_t decode_rows;          /* their rows */
 };
 
-/* the clock of prefill chunks: how long rows take */
+/* what forwards of so many rows take */
+struct row_costs {
+    double ns[COST_ROWS_MAX + 1]; /* 0 = not seen yet */
+};
+
+/* the clock: how long rows take */
 struct sched_clock {
     double decode_ns;      /* a step of decode rows only */
     double row_ns;         /* one further prefill row; of chunks as wide as the last ones */
     double usual_rows;     /* of those; 0: the last step had none */
+    double decode_spread, both_spread; /* how far above what was expected all but few steps lie, as a factor; 0: not known */
     uint32_t turn;         /* steps of both kinds since the last without prompt rows */
-    double draft_ns;       /* one guess of the draft model */
-    double draft_row_ns;   /* a row it catches up with */
+    double draft_row_ns;   /* a row the draft model catches up with */
     int64_t draft_looked_ns; /* when it was last asked although it did not seem to pay */
-    double step_ns[COST_ROWS_MAX + 1]; /* a step without prefill, by its rows; 0 = not seen yet */
+    struct row_costs decode; /* steps without prefill */
+    struct row_costs draft;  /* the draft model's, a guess a row */
     int64_t last_ns;       /* end of the step before */
 };
 
@@ -181,15 +189,19 @@ struct engine {
     struct sched_clock clock;
     struct draft_pool *draft;   /* NULL: no draft model */
     struct buf bytes;           /* of one id */
+    bool bytes_ready;           /* it has room for the longest */
     uint64_t step_total, row_total, preempted, state_peak, turns, check_failures;
 };
 
 /* engine.c */
 void engine_wake(struct engine *e);
+void engine_drain(struct engine *e); /* waits for all that was enqueued */
 
-/* sched.c */
+/* sched.c: past sched_admit no memory is asked for before the step's events are out */
 void sched_take(struct engine *e);                  /* submissions and cancels */
-void sched_plan(struct engine *e, struct step *s);  /* admits, then fills the step */
+void sched_admit(struct engine *e, struct step *s); /* empties the step; who runs from here on has all it may need */
+void sched_plan(struct engine *e, struct step *s);  /* fills it */
+uint32_t seq_reach(const struct seq *s);            /* positions it may come to */
 void sched_queue(struct engine *e, struct seq *s);  /* into waiting, by age */
 uint32_t sched_tokens_room(struct seq *s, uint32_t wanted); /* how many of `wanted` tokens its consumer has room for */
 void sched_learn(struct engine *e, const struct step *s, int64_t now_ns);
@@ -205,7 +217,10 @@ void clock_learn(struct sched_clock *c, uint32_t prefill_rows, bool decoding, do
 int draft_open_pool(struct engine *e, struct err *err);
 void draft_close_pool(struct engine *e);
 int draft_open(struct seq *s, struct proposer **out, struct err *err);
+void draft_admit(struct engine *e, struct seq *s); /* state for it: what is known of its tokens */
+void draft_guess(struct engine *e); /* fills the rounds that were asked of it, as far as it can */
 uint64_t draft_live_bytes(const struct engine *e);
+int draft_check(const struct engine *e, struct err *err); /* kv_check of its state */
 uint32_t draft_missing(const struct seq *s); /* rows its state lacks, at most */
 void draft_end(struct engine *e, struct seq *s); /* the sequence ends: the draft's state is kept for the next */
 
@@ -220,12 +235,17 @@ int64_t constrain_forced(const struct seq *s); /* the only id that can be chosen
 int propose_open(struct seq *s, uint32_t positions, struct err *err);
 void propose_close(struct seq *s);
 void propose_observe(struct seq *s); /* after tokens were chosen */
-uint32_t propose_drafts(struct engine *e, const struct step *step, struct seq *s, uint32_t room, struct proposal *out);
+/* Whose guess the sequence takes for a round of at most `room` drafts, and how many of them, into s->round; a draft model's are still to be
+ * made.  rows, sequences: of the step without that round. */
+void propose_round(struct engine *e, struct seq *s, uint32_t rows, uint32_t sequences, uint32_t room);
 void propose_settle(struct seq *s, const struct proposal *p, uint32_t accepted, uint32_t looked);
-void propose_learn(struct sched_clock *c, uint32_t rows, double took_ns);
+void propose_earn(struct seq *s, uint32_t sequences); /* it decoded in a step of so many */
+double costs_of(const struct row_costs *c, uint32_t rows);
+void costs_learn(struct row_costs *c, uint32_t rows, double took_ns);
 
 /* batch.c */
 int batch_open(struct engine *e, struct err *err);
+int batch_want_logits(struct engine *e, struct err *err); /* somebody will score */
 void batch_close(struct engine *e);
 int batch_run(struct engine *e, struct step *s, struct err *err);
 
@@ -235,7 +255,8 @@ void resolve_failed(struct engine *e, struct step *s, const struct err *err);
 
 /* cache.c */
 int cache_configure(struct engine_request *r, const struct engine_request_config *cfg, struct err *err);
-/* Gives the sequence state: what is known of its tokens. */
+void cache_query(const struct seq *s, struct kv_prefix_query *out);
+/* Gives the sequence state: what is known of its tokens, and memory for all it may come to. */
 int cache_take(struct engine *e, struct seq *s, struct kv_prefix_hit *hit, struct err *err);
 void cache_started(struct engine *e, struct seq *s, const struct kv_prefix_hit *hit); /* it runs with what was taken */
 void cache_leave(struct engine *e, struct seq *s, bool ended); /* its state goes, what it covered stays known */

@@ -17,8 +17,9 @@ struct stop_set { /* request lifetime, immutable */
 };
 /* sequence lifetime; owns tail */
 struct stop_match {
-    struct buf tail; /* the last longest - 1 bytes */
+    struct buf tail; /* the last longest - 1 bytes, and room for as many and one more */
 };
+int stop_open(struct stop_match *m, const struct stop_set *set); /* all the memory it will need */
 /* Takes the next bytes.  *which = the string that ends first (the longest of those), or -1. */
 int stop_feed(struct stop_match *m, const struct stop_set *set, struct str bytes, int *which);
 
@@ -33,7 +34,8 @@ struct sampler {
     struct sample_seen *seen; /* ascending ids */
     uint32_t seen_count, seen_cap;
 };
-int sampler_start(struct sampler *s, const uint32_t *prompt, uint32_t count);
+/* reach: the most tokens the sequence can come to; ids: how many there are.  All the memory it will need is asked for here. */
+int sampler_start(struct sampler *s, const uint32_t *prompt, uint32_t count, uint32_t reach, uint32_t ids);
 /* history[count - 1] is new. */
 int sampler_observe(struct sampler *s, const uint32_t *history, uint32_t count, uint32_t prompt_count);
 void sampler_free(struct sampler *s);

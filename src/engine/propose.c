@@ -1,10 +1,14 @@
 /* engine/propose.c - which proposal a sequence takes for a round, and how deep: by what it costs and how often it was right.
  *
  * Expected tokens of j drafts that are each right with chance p: p + p^2 + .. + p^j.  A step of R rows that yields E tokens takes them when
- * (E + gain) / time(R + j) is above E / time(R); time by rows is measured (sched_learn), here read between what was measured.  A proposer
- * that does not pay is asked again after `patience` chances, longer each time it was wrong, so that text without repetition costs nothing
- * that can be noticed.  A draft model costs forwards of its own: each guess, and what its state lacks of the text before it can begin.  It is
- * asked when what is left of the answer gains twice what beginning costs; else for at most a hundredth of the time.
+ * (E + gain) / time(R + j) is above E / time(R); time by rows is measured (costs_learn), here read between what was measured.  A proposer
+ * that does not pay is asked again after `patience` chances, longer each time it was wrong.  A draft model costs forwards of its own: each
+ * guess, and what its state lacks of the text before it can begin.  It is asked when what is left of the answer gains twice what beginning
+ * costs; else for at most a hundredth of the time.
+ *
+ * What guessing can lose is bounded whatever is expected of it: a sequence has a credit in steps, a part of one to begin with and CREDIT_EARNED
+ * of each step it decodes in; a round is taken up to that depth whose cost the credit covers, pays it, and earns what its right drafts saved.  So
+ * a text without repetition loses no more than that share, and one that repeats itself soon guesses as deep as it likes.
  *
  * Invariant: nothing chosen here changes a token: only which rows share a step. */
 #include "engine/engine_int.h"
@@ -13,6 +17,7 @@ enum { PROBE_DEPTH = 3 };
 static const double ROW_GUESS = 0.05; /* of a step's time, for widths never run */
 static const double DRAFT_ROW_GUESS = 0.3; /* of a guess, for a row among many */
 static const double DRAFT_LOOK_SHARE = 0.01; /* of the time, for a draft that does not seem to pay */
+static const float CREDIT_FIRST = 0.5f, CREDIT_EARNED = 0.005f, CREDIT_MOST = 16; /* steps */
 
 /* The order in which they are asked: the first whose proposal pays serves the round. */
 static const enum proposer_kind order[] = {PROPOSER_ECHO, PROPOSER_DRAFT, PROPOSER_LOOKUP};
@@ -27,6 +32,7 @@ int propose_open(struct seq *s, uint32_t positions, struct err *err)
         rc = lookup_open(positions, &s->proposers[PROPOSER_LOOKUP], err);
     if (rc == 0 && r->propose & ENGINE_PROPOSE_DRAFT)
         rc = draft_open(s, &s->proposers[PROPOSER_DRAFT], err);
+    s->credit = CREDIT_FIRST;
     return rc;
 }
 
@@ -56,40 +62,43 @@ void propose_observe(struct seq *s)
 
 /* ---- cost ---- */
 
-static double time_of(const struct sched_clock *c, uint32_t rows)
+double costs_of(const struct row_costs *c, uint32_t rows)
 {
-    uint32_t low = rows < COST_ROWS_MAX ? rows : COST_ROWS_MAX, high = low;
-    while (low > 0 && c->step_ns[low] <= 0)
+    uint32_t low = rows < COST_ROWS_MAX ? rows : COST_ROWS_MAX, high = low, least = 1;
+    while (low > 0 && c->ns[low] <= 0)
         low--;
-    while (high <= COST_ROWS_MAX && c->step_ns[high] <= 0)
+    while (high <= COST_ROWS_MAX && c->ns[high] <= 0)
         high++;
     if (low == 0)
-        return high <= COST_ROWS_MAX ? c->step_ns[high] : 1 + ROW_GUESS * rows;
-    if (high > COST_ROWS_MAX)
-        return c->step_ns[low] * (1 + ROW_GUESS * (rows - low));
+        return high <= COST_ROWS_MAX ? c->ns[high] : 1 + ROW_GUESS * rows;
     if (high == low)
-        return c->step_ns[low];
-    return c->step_ns[low] + (c->step_ns[high] - c->step_ns[low]) * (rows - low) / (high - low);
+        return c->ns[low];
+    if (high <= COST_ROWS_MAX)
+        return c->ns[low] + (c->ns[high] - c->ns[low]) * (rows - low) / (high - low);
+    while (c->ns[least] <= 0) /* past what was measured: as it rose so far */
+        least++;
+    double rise = low > least ? (c->ns[low] - c->ns[least]) / (low - least) : 0, guess = ROW_GUESS * c->ns[low];
+    return c->ns[low] + (rise > guess ? rise : guess) * (rows - low);
 }
 
-void propose_learn(struct sched_clock *c, uint32_t rows, double took_ns)
+void costs_learn(struct row_costs *c, uint32_t rows, double took_ns)
 {
     if (rows == 0 || rows > COST_ROWS_MAX)
         return;
-    double *t = &c->step_ns[rows];
+    double *t = &c->ns[rows];
     *t = *t > 0 ? 0.8 * *t + 0.2 * took_ns : took_ns;
 }
 
 /* The best number of drafts, at most `most`, beside the rows the step has and the sequence's own; each costs each_ns to make.  *faster:
  * tokens a ns then, over those without. */
-static uint32_t depth_of(const struct sched_clock *c, uint32_t rows, double expected, double rate, uint32_t most, double each_ns, double *faster)
+static uint32_t depth_of(const struct row_costs *c, uint32_t rows, double expected, double rate, uint32_t most, double each_ns, double *faster)
 {
-    double plain = expected / time_of(c, rows), best = plain, gain = 0, chance = 1;
+    double plain = expected / costs_of(c, rows), best = plain, gain = 0, chance = 1;
     uint32_t depth = 0;
     for (uint32_t j = 1; j <= most; j++) {
         chance *= rate;
         gain += chance;
-        double speed = (expected + gain) / (time_of(c, rows + j) + j * each_ns);
+        double speed = (expected + gain) / (costs_of(c, rows + j) + j * each_ns);
         if (speed > best)
             best = speed, depth = j;
     }
@@ -99,37 +108,62 @@ static uint32_t depth_of(const struct sched_clock *c, uint32_t rows, double expe
 
 /* ---- a round ---- */
 
-static uint32_t worth(struct engine *e, const struct step *step, const struct seq *s, struct proposer *p, uint32_t class, uint32_t count)
+/* what a step is without the round that is thought of */
+struct beside {
+    const struct row_costs *costs;
+    uint32_t rows, sequences;
+};
+
+/* In steps: what so many drafts take, each_ns a piece to make. */
+static float cost_of(const struct beside *b, uint32_t drafts, double each_ns)
+{
+    double plain = costs_of(b->costs, b->rows), more = costs_of(b->costs, b->rows + drafts) - plain + drafts * each_ns;
+    return more > 0 ? (float)(more / plain) : 0;
+}
+
+/* As many as the credit covers. */
+static uint32_t afford(const struct seq *s, const struct beside *b, uint32_t drafts, double each_ns)
+{
+    while (drafts && cost_of(b, drafts, each_ns) > s->credit)
+        drafts--;
+    return drafts;
+}
+
+static uint32_t worth(const struct beside *b, const struct seq *s, struct proposer *p, uint32_t class, uint32_t count)
 {
     struct proposer_worth *w = &p->worth[class];
     if (s->request->propose_depth)
         return count;
     double faster;
-    uint32_t depth = depth_of(&e->clock, step->row_count + 1, step->decode_count + 1, proposer_rate(p, class), count, 0, &faster);
+    uint32_t depth = depth_of(b->costs, b->rows, b->sequences, proposer_rate(p, class), count, 0, &faster);
     if (depth)
-        return depth;
+        return afford(s, b, depth, 0);
     if (++w->skipped < w->patience)
         return 0;
-    w->skipped = 0;
-    return count < PROBE_DEPTH ? count : PROBE_DEPTH;
+    uint32_t probe = afford(s, b, count < PROBE_DEPTH ? count : PROBE_DEPTH, 0);
+    w->skipped = probe ? 0 : w->skipped;
+    return probe;
 }
 
 /* What a guess takes: measured, or as much of a step as the draft reads of what the model reads. */
-static double guess_ns(const struct engine *e)
+static double guess_ns(const struct engine *e, const struct beside *b)
 {
     const struct model_info *draft = model_info(e->cfg.draft), *model = model_info(e->model);
     double part = (double)draft->read_bytes_per_token / (double)(model->read_bytes_per_token ? model->read_bytes_per_token : 1);
-    return e->clock.draft_ns > 0 ? e->clock.draft_ns : part * time_of(&e->clock, 1);
+    bool seen = false;
+    for (uint32_t i = 1; i <= COST_ROWS_MAX && !seen; i++)
+        seen = e->clock.draft.ns[i] > 0;
+    return (seen ? costs_of(&e->clock.draft, b->sequences) : part * costs_of(b->costs, b->sequences)) / b->sequences;
 }
 
 /* A draft model works for each guess, so how many is settled before it begins. */
-static uint32_t draft_depth(struct engine *e, const struct step *step, const struct seq *s, struct proposer *p, uint32_t room)
+static uint32_t draft_depth(struct engine *e, const struct beside *b, const struct seq *s, struct proposer *p, uint32_t room, double each)
 {
     struct sched_clock *c = &e->clock;
-    double each = guess_ns(e), begin = draft_missing(s) * (c->draft_row_ns > 0 ? c->draft_row_ns : DRAFT_ROW_GUESS * each), faster;
-    uint32_t rows = step->row_count + 1, depth = depth_of(c, rows, step->decode_count + 1, proposer_rate(p, 0), room, each, &faster);
-    double left = (double)(s->request->limit - s->generated) * time_of(c, rows) / (step->decode_count + 1);
-    if (c->step_ns[1] <= 0 && step->decode_count == 0)
+    double begin = draft_missing(s) * (c->draft_row_ns > 0 ? c->draft_row_ns : DRAFT_ROW_GUESS * each), faster;
+    uint32_t depth = depth_of(b->costs, b->rows, b->sequences, proposer_rate(p, 0), room, each, &faster);
+    double left = (double)(s->request->limit - s->generated) * costs_of(b->costs, b->rows) / b->sequences;
+    if (c->decode.ns[1] <= 0 && b->sequences == 1)
         return 0; /* what a plain step takes is not known yet */
     if (depth && left * (1 - 1 / faster) > 2 * begin)
         return depth;
@@ -142,35 +176,33 @@ static uint32_t draft_depth(struct engine *e, const struct step *step, const str
     return room < PROBE_DEPTH ? room : PROBE_DEPTH;
 }
 
-static uint32_t ask_draft(struct engine *e, const struct step *step, struct seq *s, struct proposer *p, uint32_t room, uint32_t *ids)
+void propose_round(struct engine *e, struct seq *s, uint32_t rows, uint32_t sequences, uint32_t room)
 {
-    uint32_t class;
-    if (s->request->propose_depth == 0)
-        room = draft_depth(e, step, s, p, room);
-    return room ? p->ops->propose(p, s->tokens, s->count, room, ids, &class) : 0;
-}
-
-uint32_t propose_drafts(struct engine *e, const struct step *step, struct seq *s, uint32_t room, struct proposal *out)
-{
+    struct proposal *out = &s->round;
+    const struct beside b = {&e->clock.decode, rows, sequences};
     uint32_t fixed = s->request->propose_depth;
     room = room < PROPOSE_DEPTH_MAX ? room : PROPOSE_DEPTH_MAX;
     room = fixed && fixed < room ? fixed : room;
-    for (uint32_t i = 0; room && i < sizeof order / sizeof *order; i++) {
-        struct proposer *p = s->proposers[order[i]];
-        uint32_t class = 0, n = 0;
-        if (p && order[i] == PROPOSER_DRAFT)
-            n = ask_draft(e, step, s, p, room, out->ids);
-        else if (p && (n = p->ops->propose(p, s->tokens, s->count, room, out->ids, &class)) > 0)
-            n = worth(e, step, s, p, class, n);
-        if (n) {
-            out->proposer = p;
-            out->class = class;
-            out->count = n;
-            return n;
-        }
-    }
     out->count = 0;
-    return 0;
+    for (uint32_t i = 0; room && out->count == 0 && i < sizeof order / sizeof *order; i++) {
+        struct proposer *p = s->proposers[order[i]];
+        bool draft = order[i] == PROPOSER_DRAFT;
+        double each = p && draft ? guess_ns(e, &b) : 0;
+        out->proposer = p;
+        out->class = 0;
+        if (p && draft)
+            out->count = fixed ? room : draft_depth(e, &b, s, p, room, each);
+        else if (p && (out->count = p->ops->propose(p, s->tokens, s->count, room, out->ids, &out->class)) > 0)
+            out->count = worth(&b, s, p, out->class, out->count);
+        out->each = 1 / (float)sequences;
+        out->cost = out->count ? cost_of(&b, out->count, each) : 0;
+    }
+}
+
+void propose_earn(struct seq *s, uint32_t sequences)
+{
+    float more = s->credit + CREDIT_EARNED / (float)(sequences ? sequences : 1);
+    s->credit = more < CREDIT_MOST ? more : CREDIT_MOST;
 }
 
 static void count_draft(struct engine_speculation *c, uint32_t drafts, uint32_t accepted)
@@ -202,6 +234,8 @@ void propose_settle(struct seq *s, const struct proposal *p, uint32_t accepted, 
     struct engine_speculation *c = &s->request->outcomes[s->choice].speculation;
     bool cut = accepted < p->count && looked <= accepted; /* ended before a draft was refused: nothing is known of the rest */
     proposer_settle(p->proposer, p->class, cut ? accepted : p->count, accepted);
+    s->credit += (float)accepted * p->each - p->cost;
+    s->credit = s->credit < CREDIT_MOST ? s->credit : CREDIT_MOST;
     c->fill.wasted += p->count + 1 - looked;
     if (p->proposer->ops->counts_as_draft)
         count_draft(c, p->count, accepted);

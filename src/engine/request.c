@@ -248,18 +248,26 @@ static int set_limit(struct engine_request *r, uint32_t count, struct err *err)
     return 0;
 }
 
+uint32_t seq_reach(const struct seq *s)
+{
+    return s->request->prompt_count + s->request->limit;
+}
+
 static int start_seq(struct seq *s, const uint32_t *ids, uint32_t count, struct err *err)
 {
-    s->cap = count + 64;
-    s->tokens = mem_try_array(s->cap, sizeof *s->tokens);
-    if (!s->tokens || (!s->request->scoring && sampler_start(&s->sampler, ids, count)))
-        return err_nomem(err, "sequence", s->cap * sizeof *s->tokens);
+    const struct engine_request *r = s->request;
+    size_t room = (size_t)seq_reach(s) + PROPOSE_DEPTH_MAX + 1;
+    s->tokens = mem_try_array(room, sizeof *s->tokens);
+    if (!s->tokens || (!r->scoring && sampler_start(&s->sampler, ids, count, seq_reach(s), r->engine->vocab)) || stop_open(&s->stop, &r->stops))
+        return err_nomem(err, "sequence", room * sizeof *s->tokens);
     memcpy(s->tokens, ids, count * sizeof *ids);
     s->count = count;
-    int rc = s->request->scoring ? 0 : propose_open(s, count + s->request->limit, err);
+    if (r->scoring)
+        return 0;
+    int rc = propose_open(s, seq_reach(s), err);
     if (rc == 0)
         propose_observe(s);
-    return rc || s->request->scoring ? rc : constrain_open(s, err);
+    return rc ? rc : constrain_open(s, err);
 }
 
 static int enqueue(struct engine_request *r, struct err *err)

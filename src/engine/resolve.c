@@ -18,23 +18,8 @@ static bool is_end(const struct engine_request *r, uint32_t id)
     return r->end_count && bsearch(&id, r->end_ids, r->end_count, sizeof id, by_value);
 }
 
-int seq_reserve(struct seq *s, uint32_t count)
-{
-    if (count <= s->cap)
-        return 0;
-    uint32_t cap = count + count / 2;
-    uint32_t *grown = mem_try_resize(s->tokens, cap * sizeof *grown);
-    if (!grown)
-        return ERR_NOMEM;
-    s->tokens = grown;
-    s->cap = cap;
-    return 0;
-}
-
 static int append_token(struct seq *s, uint32_t id)
 {
-    if (seq_reserve(s, s->count + 1))
-        return ERR_NOMEM;
     s->tokens[s->count++] = id;
     return sampler_observe(&s->sampler, s->tokens, s->count, s->request->prompt_count);
 }
@@ -152,8 +137,10 @@ static void resolve_score(struct engine *e, struct step *step, const struct step
     struct seq *s = it->seq;
     const struct engine_score *score = &s->request->score;
     const float *logits = it->logits ? step->spans[it - step->items].logits : NULL;
+    int held = mem_forbid_pause(); /* the function is its caller's */
     for (uint32_t i = 0; i < it->rows; i++)
         score->row(score->ctx, it->position + i, &step->results[it->result_first + i], logits ? logits + (size_t)i * e->vocab : NULL);
+    mem_forbid_resume(held);
     if (kv_seq_covered(s->kv) == s->count)
         seq_finish(e, s, ENGINE_LENGTH, -1, NULL);
 }
@@ -201,6 +188,7 @@ static void resolve_item(struct engine *e, struct step *step, const struct step_
     s->in_flight -= it->rows;
     s->samples -= it->samples;
     s->request->outcomes[s->choice].speculation.forwards += s->generated > 0;
+    propose_earn(s, step->decode_count);
     if (!cancelled && !s->request->scoring)
         resolve_generated(e, s, it, step->results + it->result_first);
     else if (keep_rows(e, s, it, it->rows - it->round.count, &err)) /* an open round is rolled back */

@@ -19,27 +19,12 @@ static uint32_t lower_bound(const struct sampler *s, uint32_t id)
     return low;
 }
 
-static int reserve(struct sampler *s, uint32_t count)
-{
-    if (count <= s->seen_cap)
-        return 0;
-    uint32_t cap = s->seen_cap ? s->seen_cap : 256;
-    while (cap < count)
-        cap *= 2;
-    struct sample_seen *grown = mem_try_resize(s->seen, cap * sizeof *grown);
-    if (!grown)
-        return ERR_NOMEM;
-    s->seen = grown;
-    s->seen_cap = cap;
-    return 0;
-}
-
 static int add(struct sampler *s, uint32_t id, bool output)
 {
     uint32_t at = lower_bound(s, id);
     if (at == s->seen_count || s->seen[at].id != id) {
-        if (reserve(s, s->seen_count + 1))
-            return ERR_NOMEM;
+        if (s->seen_count == s->seen_cap)
+            return ERR_INTERNAL;
         memmove(s->seen + at + 1, s->seen + at, (s->seen_count - at) * sizeof *s->seen);
         s->seen[at] = (struct sample_seen){.id = id};
         s->seen_count++;
@@ -65,15 +50,17 @@ static int by_id(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-int sampler_start(struct sampler *s, const uint32_t *prompt, uint32_t count)
+int sampler_start(struct sampler *s, const uint32_t *prompt, uint32_t count, uint32_t reach, uint32_t ids)
 {
     const struct sample_params *p = &s->params;
     s->counts = p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
     if (!s->counts)
         return 0;
     uint32_t from = s->window && count > s->window ? count - s->window : 0, n = count - from;
-    uint32_t *sorted = mem_try_array(n, sizeof *sorted);
-    if (!sorted || reserve(s, n)) {
+    uint32_t *sorted = mem_try_array(n, sizeof *sorted), most = s->window && s->window < reach ? s->window : reach;
+    s->seen_cap = (most < ids ? most : ids) + 1; /* the next id is there before the one that leaves the window is gone */
+    s->seen = mem_try_array(s->seen_cap, sizeof *s->seen);
+    if (!sorted || !s->seen) {
         mem_free(sorted);
         return ERR_NOMEM;
     }

@@ -358,13 +358,35 @@ static struct seq *choose_head(struct engine *e)
     return look ? e->head : NULL;
 }
 
+/* The bytes of ids are asked for inside steps: the longest of all makes room for any. */
+static int want_bytes(struct engine *e, struct err *err)
+{
+    for (uint32_t id = 0; !e->bytes_ready && id < e->vocab; id++) {
+        e->bytes.n = 0;
+        if (e->cfg.id_bytes(e->cfg.id_bytes_ctx, id, &e->bytes) || e->bytes.failed) {
+            buf_free(&e->bytes);
+            return err_nomem(err, "bytes of ids", 1);
+        }
+    }
+    e->bytes_ready = true;
+    return 0;
+}
+
+/* All the memory it may need beside that of its state. */
+static int prepare(struct engine *e, struct seq *s, struct err *err)
+{
+    const struct engine_request *r = s->request;
+    int rc = r->scoring && (r->score.logits_last || r->score.logits_all) ? batch_want_logits(e, err) : 0;
+    return rc == 0 && r->stops.count ? want_bytes(e, err) : rc;
+}
+
 static void admit(struct engine *e, struct step *step)
 {
     struct seq *s, *stalled;
     while (e->waiting && e->running_count < e->cfg.running_max && (s = choose_head(e))) {
         struct err err = {0};
         struct kv_prefix_hit hit;
-        if (cache_take(e, s, &hit, &err)) {
+        if (prepare(e, s, &err) || cache_take(e, s, &hit, &err)) {
             seq_finish(e, s, ENGINE_ERROR, -1, &err);
             continue;
         }
@@ -381,6 +403,7 @@ static void admit(struct engine *e, struct step *step)
         }
         unqueue(e, s);
         run_add(e, s);
+        draft_admit(e, s);
         cache_started(e, s, &hit);
         started(s);
     }
@@ -457,7 +480,7 @@ static bool place(struct engine *e, struct step *step, struct seq *s, uint32_t r
     struct err err = {0};
     if (s->request->scoring && (rows = score_rows(step, s, rows)) == 0)
         return false;
-    rows = kv_prefix_rows(e->kv, s->kv, kv_seq_covered(s->kv) + s->in_flight, rows);
+    rows = kv_rows_before(s->kv, kv_seq_covered(s->kv) + s->in_flight, rows);
     if (rows == 0)
         return false;
     bool last = rows == rows_left(s);
@@ -480,29 +503,61 @@ static bool place(struct engine *e, struct step *step, struct seq *s, uint32_t r
     return true;
 }
 
-/* A round: the sequence's known ids and drafts behind them, when somebody has a guess worth its rows.  Known prefixes give way to it, but
- * nobody is pre-empted for a guess. */
-static bool place_round(struct engine *e, struct step *step, struct seq *s)
+/* Drafts that a round may have beside `taken` rows of the step. */
+static uint32_t round_room(const struct engine *e, struct seq *s, uint32_t taken)
 {
-    struct proposal round;
-    uint32_t rows = rows_left(s), left = e->cfg.rows_max - step->row_count, budget = s->request->limit - s->generated;
+    uint32_t rows = rows_left(s), left = e->cfg.rows_max > taken ? e->cfg.rows_max - taken : 0, budget = s->request->limit - s->generated;
     uint32_t room = left > rows ? left - rows : 0;
-    if (s->in_flight)
-        return false; /* one round open at a time */
     room = room + 1 < budget ? room : budget ? budget - 1 : 0;
     uint32_t may = kv_rows_before(s->kv, kv_seq_covered(s->kv), rows + room);
     room = may > rows ? may - rows : 0;
     room = room ? sched_tokens_room(s, room + 1) : 0;
-    if (room < 2 || propose_drafts(e, step, s, room - 1, &round) == 0)
+    return room ? room - 1 : 0;
+}
+
+static bool decodes(const struct seq *s)
+{
+    return may_run(s) && s->state == SEQ_DECODE && !s->in_flight && rows_left(s); /* one round open at a time */
+}
+
+/* Everybody's guess for the step, before any row of it is placed: a draft model guesses for all in the same forwards. */
+static void make_rounds(struct engine *e)
+{
+    uint32_t rows = 0, sequences = 0;
+    for (uint32_t i = 0; i < e->running_count; i++) {
+        struct seq *s = e->running[i];
+        s->round.count = 0;
+        if (decodes(s)) {
+            rows += rows_left(s);
+            sequences++;
+        }
+    }
+    for (uint32_t i = 0; i < e->running_count; i++) {
+        struct seq *s = e->running[i];
+        uint32_t room = s->request->propose && decodes(s) ? round_room(e, s, rows - rows_left(s)) : 0;
+        if (room)
+            propose_round(e, s, rows, sequences, room);
+        rows += s->round.count;
+    }
+    draft_guess(e);
+}
+
+/* A round: the sequence's known ids and drafts behind them, when somebody has a guess worth its rows.  Known prefixes give way to it, but
+ * nobody is pre-empted for a guess. */
+static bool place_round(struct engine *e, struct step *step, struct seq *s)
+{
+    struct proposal *round = &s->round;
+    uint32_t rows = rows_left(s), room = round->count ? round_room(e, s, step->row_count) : 0;
+    int rc;
+    round->count = round->count < room ? round->count : room;
+    if (s->in_flight || (round->count = constrain_drafts(s, round->ids, round->count)) == 0)
         return false;
-    if ((round.count = constrain_drafts(s, round.ids, round.count)) == 0)
-        return false;
-    int rc = seq_reserve(s, s->count + round.count);
-    while (rc == 0 && (rc = kv_extend(e->kv, s->kv, rows + round.count, NULL)) == ERR_KV_FULL && kv_prefix_evict(e->kv))
-        rc = 0;
+    do {
+        rc = kv_extend(e->kv, s->kv, rows + round->count, NULL);
+    } while (rc == ERR_KV_FULL && kv_prefix_evict(e->kv));
     if (rc)
         return false;
-    put_item(step, s, rows, &round, true);
+    put_item(step, s, rows, round, true);
     return true;
 }
 
@@ -568,12 +623,17 @@ static uint32_t decode_rows(const struct engine *e, const struct step *step, con
     return left < room ? left : room;
 }
 
-void sched_plan(struct engine *e, struct step *step)
+void sched_admit(struct engine *e, struct step *step)
 {
-    struct seq *s;
     step->item_count = step->row_count = step->out_count = step->logit_count = step->decode_count = 0;
     preempt_asked(e, step);
     admit(e, step);
+}
+
+void sched_plan(struct engine *e, struct step *step)
+{
+    struct seq *s;
+    make_rounds(e);
     for (uint64_t age = 0; (s = next_by_age(e, age)) && step->row_count < e->cfg.rows_max; age++) {
         age = s->age;
         if (!may_run(s))
@@ -598,6 +658,6 @@ void sched_learn(struct engine *e, const struct step *step, int64_t now_ns)
     uint32_t prefill = step->row_count - step->decode_rows;
     c->last_ns = now_ns;
     if (prefill == 0)
-        propose_learn(c, step->row_count, took);
+        costs_learn(&c->decode, step->row_count, took);
     clock_learn(c, prefill, step->decode_count != 0, took);
 }

@@ -12,21 +12,32 @@ static int match_at(const struct stop_set *set, struct str text)
     return best;
 }
 
-int stop_feed(struct stop_match *m, const struct stop_set *set, struct str bytes, int *which)
+int stop_open(struct stop_match *m, const struct stop_set *set)
 {
-    *which = -1;
-    if (set->count == 0)
-        return 0;
-    size_t old = m->tail.n;
+    if (set->count)
+        buf_room(&m->tail, 2 * set->longest);
+    return m->tail.failed;
+}
+
+/* At most as many bytes as the longest string has. */
+static void feed_some(struct stop_match *m, const struct stop_set *set, struct str bytes, int *which)
+{
+    size_t old = m->tail.n, keep = set->longest - 1;
     buf_str(&m->tail, bytes);
-    if (m->tail.failed)
-        return m->tail.failed;
     for (size_t end = old + 1; end <= m->tail.n && *which < 0; end++)
         *which = match_at(set, str_n(m->tail.p, end));
-    size_t keep = set->longest - 1;
     if (m->tail.n > keep) {
         memmove(m->tail.p, m->tail.p + m->tail.n - keep, keep);
         m->tail.n = keep;
     }
-    return 0;
+}
+
+int stop_feed(struct stop_match *m, const struct stop_set *set, struct str bytes, int *which)
+{
+    *which = -1;
+    for (size_t at = 0; set->count && at < bytes.n && *which < 0; at += set->longest) {
+        size_t left = bytes.n - at;
+        feed_some(m, set, str_n(bytes.p + at, left < set->longest ? left : set->longest), which);
+    }
+    return m->tail.failed;
 }

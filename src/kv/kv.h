@@ -76,6 +76,8 @@ uint32_t kv_plan_table(const struct kv_layer_spec *layers, uint32_t count, uint3
 
 int kv_seq_new(struct kv *kv, struct kv_seq **out, struct err *err);
 void kv_seq_free(struct kv *kv, struct kv_seq *s);
+/* Arrays for that many positions: until they are passed, kv_extend, kv_commit and kv_rewind ask for no host memory. */
+int kv_seq_reserve(struct kv *kv, struct kv_seq *s, uint32_t positions, struct err *err);
 /* A second sequence with the first `positions` of `from` (pages shared by reference). */
 int kv_seq_fork(struct kv *kv, const struct kv_seq *from, uint32_t positions, struct kv_seq **out, struct err *err);
 

@@ -101,6 +101,8 @@ struct kv_seq {
     uint32_t ids_cap;
     struct prefix_node *node; /* on the prefix tree: deepest node it covers all of; NULL: not on it */
     uint32_t noted;         /* pages of it that are nodes on the tree */
+    struct prefix_node *late; /* while early: the root it goes on under from the start on, held; NULL */
+    uint32_t node_promise, mark_promise; /* of the tree's pools */
     struct kv_prefix_plan plan;
     uint32_t group_count;
     struct kv_table tables[]; /* one a group */
@@ -146,8 +148,6 @@ void kv_page_drop(struct kv *kv, uint32_t group, uint32_t page);
 void kv_page_keep(struct kv *kv, uint32_t group, uint32_t page);   /* a name of the prefix tree */
 void kv_page_unkeep(struct kv *kv, uint32_t group, uint32_t page);
 int kv_page_copy(struct kv *kv, uint32_t group, uint32_t from, uint32_t to, struct err *err);
-/* Arrays of the sequence for that many positions, so that nothing after can fail for host memory. */
-int kv_seq_reserve(struct kv *kv, struct kv_seq *s, uint32_t positions, struct err *err);
 
 static inline bool kv_stage_is(enum kv_stage stage, bool early)
 {

@@ -278,8 +278,8 @@ uint32_t kv_layout_pages(const struct kv_group_layout *g, uint32_t positions, ui
         return all;
     }
     if (g->policy == KV_RECURRENT) {
-        /* the blocks of covered - 1 and covered, and of those a step enters the ones that end inside the slack */
-        uint64_t most = ((uint64_t)(slack < rows_max ? slack : rows_max) + g->page - 1) / g->page + 3;
+        /* the blocks of covered - 1 and covered, of those a step enters the ones that end inside the slack, and one where its state must stay */
+        uint64_t most = ((uint64_t)(slack < rows_max ? slack : rows_max) + g->page - 1) / g->page + 4;
         return most < all ? (uint32_t)most : all;
     }
     /* from covered - slack - window + 1 to covered + rows_max - 1, wherever that run starts in its page */

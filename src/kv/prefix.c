@@ -29,6 +29,8 @@ int prefix_open(struct kv *kv, bool off, uint32_t mark_every, struct err *err)
     ring_open(&px->extras);
     ring_open(&px->spares);
     px->off = off;
+    px->node_pool.item_bytes = (sizeof(struct prefix_node) + kv->layout.group_count * sizeof(struct prefix_page) + 7) / 8 * 8;
+    px->mark_pool.item_bytes = (sizeof(struct prefix_mark) + kv->layout.group_count * sizeof(uint32_t) + 7) / 8 * 8;
     uint64_t most = (uint64_t)kv->slab_count * KV_SLAB / NODE_SHARE;
     px->node_max = most < NODES_LEAST ? NODES_LEAST : most < KV_NONE ? (uint32_t)most : KV_NONE;
     px->runs = mem_try_zero(kv->layout.group_count, sizeof *px->runs);
@@ -56,6 +58,8 @@ void prefix_close(struct kv *kv)
     if (kv->prefix->runs != NULL) {
         kv_prefix_clear(kv);
     }
+    prefix_pool_close(&kv->prefix->node_pool);
+    prefix_pool_close(&kv->prefix->mark_pool);
     mem_free(kv->prefix->roots);
     mem_free(kv->prefix->runs);
     mem_free(kv->prefix);
@@ -134,35 +138,39 @@ static void find_in(struct kv *kv, struct prefix_node *n, uint32_t position, str
     }
 }
 
-/* The child with most ids in common; among equals one that has all its pages. */
-static struct prefix_node *child_best(const struct kv *kv, const struct prefix_node *n, const uint32_t *ids, uint32_t count,
-                                      uint32_t *same)
+/* The one of equals that has all its pages, `best` first; equals stand side by side. */
+static struct prefix_node *child_whole(const struct kv *kv, struct prefix_node *best, const uint32_t *ids, uint32_t count, uint32_t same)
 {
-    uint32_t at = prefix_lower(n, ids, count), best = at;
-    *same = 0;
-    for (uint32_t i = at > 0 ? at - 1 : 0; i <= at && i < n->child_count; i++) {
-        uint32_t c = prefix_common(n->children[i]->ids, n->children[i]->count, ids, count);
-        if (c > *same) {
-            *same = c;
-            best = i;
-        }
-    }
-    if (*same == 0) {
-        return NULL;
-    }
-    for (int step = -1; step <= 1; step += 2) { /* equals stand side by side */
-        uint32_t i = best;
-        for (uint32_t tie = 0; tie < PREFIX_TIES && i < n->child_count; tie++, i += (uint32_t)step) {
-            const struct prefix_node *c = n->children[i];
-            if (prefix_common(c->ids, c->count, ids, count) < *same) {
+    for (int way = 0; way < 2; way++) {
+        struct prefix_node *c = best;
+        for (uint32_t tie = 0; tie < PREFIX_TIES && c != NULL; tie++) {
+            if (prefix_common(c->ids, c->count, ids, count) < same) {
                 break;
             }
             if (whole_pages(kv, c)) {
-                return n->children[i];
+                return c;
             }
+            c = way == 0 ? prefix_child_before(c) : prefix_child_next(c);
         }
     }
-    return n->children[best];
+    return best;
+}
+
+/* The child with most ids in common. */
+static struct prefix_node *child_best(const struct kv *kv, const struct prefix_node *n, const uint32_t *ids, uint32_t count,
+                                      uint32_t *same)
+{
+    struct prefix_node *lower = prefix_lower(n, ids, count), *before = lower != NULL ? prefix_child_before(lower) : prefix_child_last(n);
+    struct prefix_node *best = NULL, *const near[2] = {before, lower};
+    *same = 0;
+    for (uint32_t i = 0; i < 2; i++) {
+        uint32_t c = near[i] != NULL ? prefix_common(near[i]->ids, near[i]->count, ids, count) : 0;
+        if (c > *same) {
+            *same = c;
+            best = near[i];
+        }
+    }
+    return best != NULL ? child_whole(kv, best, ids, count, *same) : NULL;
 }
 
 static bool is_ghost(const struct kv *kv, const struct prefix_node *n, const uint32_t *ids, uint32_t left)
@@ -182,7 +190,7 @@ static void find(struct kv *kv, struct prefix_node *root, const uint32_t *ids, u
         struct prefix_node *child = child_best(kv, n, ids + at, left < KV_PAGE ? left : KV_PAGE, &same);
         if (child == NULL) {
             f->diverged = n->child_count != 0;
-            f->stored_id = f->diverged ? n->children[0]->ids[0] : 0;
+            f->stored_id = f->diverged ? prefix_child_first(n)->ids[0] : 0;
             break;
         }
         run_enter(kv, child);
@@ -375,5 +383,10 @@ int kv_prefix_lease(struct kv *kv, const struct kv_prefix_query *q, struct kv_se
     s->plan = q->plan;
     prefix_attach(kv, s, node_before(from, f.positions));
     s->noted = s->node->parent != NULL ? s->node->index + 1 : 0;
+    if (q->reach != 0 && (kv_seq_reserve(kv, s, q->reach, err) != 0 || prefix_promise(kv, s, q->reach) != 0)) {
+        kv_seq_free(kv, s);
+        *out = NULL;
+        return err_nomem(err, "sequence", q->reach * sizeof *s->ids);
+    }
     return 0;
 }

@@ -11,7 +11,8 @@
  *     pinned   by a mark: the positions a plan must have, a sequence's end, and what was hit once
  *     spare    two windows behind a running sequence, behind a plan's other positions, and every `mark_every`: given up first
  * Recurrent groups go on only from marks: a mark keeps the block of its position, which serves the positions before it in the block
- * too; a plan's other positions and every `mark_every` are optional marks.  A step must not pass such a position by (kv_prefix_rows).
+ * too; a plan's other positions and every `mark_every` are optional marks.  Rows that pass such a position leave its block behind
+ * (kv_extend took it), so no step is cut there.
  * Eviction, kv_prefix_evict, one step at a time: optional marks, spare pages, then the mark or leaf unused longest, then those of
  * session ends.
  * A leaf's last page may be partly filled; it is shared up to the common length and copied by whoever goes on (kv_extend).
@@ -35,6 +36,7 @@ struct kv_prefix_query {
     struct str key;       /* what parts may never share: tenant salt, adapters, hashes of media; at most KV_PREFIX_KEY_MAX bytes */
     const uint32_t *ids;
     uint32_t count;       /* of the prompt; at most count - 1 positions are leased */
+    uint32_t reach;       /* positions it may come to: memory for all that follows is asked for here; 0: as it comes */
     struct kv_prefix_plan plan;
 };
 
@@ -59,8 +61,6 @@ struct kv_prefix_hit {
 
 /* A sequence with the longest usable prefix.  Nothing known: an empty one.  It puts what it commits into the tree. */
 int kv_prefix_lease(struct kv *kv, const struct kv_prefix_query *q, struct kv_seq **out, struct kv_prefix_hit *hit, struct err *err);
-/* Rows of a step from position `from` on, at most `rows`: fewer when it would pass by a position whose state is to be kept, or kv_start. */
-uint32_t kv_prefix_rows(const struct kv *kv, const struct kv_seq *s, uint32_t from, uint32_t rows);
 /* A sequence's end: drops its room past what is covered and puts the last, partly filled page in, with a mark there.  session: this
  * is now its last entry, kept softly; NULL. */
 void kv_prefix_keep(struct kv *kv, struct kv_seq *s, const struct hash128 *session);

@@ -6,21 +6,11 @@
 /* The node after n in depth-first order without recursion. */
 static const struct prefix_node *tree_next(const struct prefix_node *n)
 {
-    if (n->child_count != 0) {
-        return n->children[0];
+    const struct prefix_node *next = prefix_child_first(n);
+    for (; next == NULL && n->parent != NULL; n = n->parent) {
+        next = prefix_child_next(n);
     }
-    while (n->parent != NULL) {
-        const struct prefix_node *p = n->parent;
-        uint32_t at = 0;
-        while (p->children[at] != n) {
-            at++;
-        }
-        if (at + 1 < p->child_count) {
-            return p->children[at + 1];
-        }
-        n = p;
-    }
-    return NULL;
+    return next;
 }
 
 /* The tree's names of pages in this node: its own, and the blocks of its marks. */
@@ -89,7 +79,17 @@ static int node_check(const struct kv *kv, const struct prefix_node *n, struct e
 {
     uint32_t attached = 0;
     for (const struct kv_seq *s = kv->seqs; s != NULL; s = s->next) {
-        attached += s->node == n;
+        attached += (s->node == n) + (s->late == n);
+    }
+    uint32_t children = 0;
+    for (const struct prefix_node *c = prefix_child_first(n), *next; c != NULL; c = next, children++) {
+        next = prefix_child_next(c);
+        if (c->parent != n || (c->above != NULL && c->above->weight < c->weight) || (next != NULL && prefix_lower(n, next->ids, next->count) != next)) {
+            return err_set(err, ERR_INTERNAL, "kv: a child of a node of the prefix tree is not where it belongs");
+        }
+    }
+    if (children != n->child_count) {
+        return err_set(err, ERR_INTERNAL, "kv: a node of the prefix tree has %u children, counts %u", children, n->child_count);
     }
     bool leaf = n->parent != NULL && n->child_count == 0 && n->attached == 0;
     if (attached != n->attached || leaf != (n->leaf.next != NULL)) {
@@ -121,6 +121,15 @@ static int node_check(const struct kv *kv, const struct prefix_node *n, struct e
     return 0;
 }
 
+static uint32_t promised_nodes(const struct kv *kv)
+{
+    uint32_t n = 0;
+    for (const struct kv_seq *s = kv->seqs; s != NULL; s = s->next) {
+        n += s->node_promise;
+    }
+    return n;
+}
+
 int prefix_check_tree(const struct kv *kv, struct err *err)
 {
     const struct prefix *px = kv->prefix;
@@ -135,6 +144,10 @@ int prefix_check_tree(const struct kv *kv, struct err *err)
             leaves += n->leaf.next != NULL;
             sessions += n->sessions;
         }
+    }
+    if (px->node_pool.promised != promised_nodes(kv)) {
+        return err_set(err, ERR_INTERNAL, "kv: %u nodes of the prefix tree are promised, sequences have %u", px->node_pool.promised,
+                       promised_nodes(kv));
     }
     if (nodes != px->node_count || leaves != ring_count(&px->leaves) + ring_count(&px->soft) || sessions != px->session_count ||
         ring_count(&px->marks) + ring_count(&px->extras) != px->mark_count) {

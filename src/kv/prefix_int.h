@@ -2,6 +2,7 @@
  *
  * prefix.c        finding and leasing
  * prefix_node.c   nodes: made as sequences commit, marks and spare window pages on them, freed
+ * prefix_order.c  the order of a node's children; the pools of nodes and marks
  * prefix_evict.c  the order in which things go; sessions
  * prefix_check.c  walks the tree for kv_check
  *
@@ -16,6 +17,8 @@
 
 #include "kv/kv_int.h"
 #include "kv/prefix.h"
+
+#include <string.h>
 
 enum { PREFIX_SESSIONS = 256, PREFIX_GHOSTS = 4096, PREFIX_TIES = 16 };
 
@@ -40,8 +43,10 @@ struct prefix_page {
 
 struct prefix_node {
     struct prefix_node *parent;    /* NULL: a root */
-    struct prefix_node **children; /* [child_cap], ascending by their ids; none is a prefix of another */
-    uint32_t child_count, child_cap;
+    struct prefix_node *top;       /* of the treap of its children, which ascend by their ids; none is a prefix of another */
+    struct prefix_node *left, *right, *above; /* in the treap it is in */
+    uint64_t weight;
+    uint32_t child_count;
     struct prefix_link leaf, spare;
     struct prefix_mark *marks;
     uint64_t used;                 /* clock of the last use */
@@ -62,6 +67,14 @@ struct prefix_session {
     uint64_t used;
 };
 
+struct prefix_block;
+struct prefix_pool { /* items of one size; owns its blocks */
+    size_t item_bytes;
+    void *free;               /* given back, linked through their first word */
+    struct prefix_block *blocks, *open; /* open: with items never used */
+    uint32_t ready, promised; /* items that can be taken without memory; those that sequences may count on */
+};
+
 struct prefix {
     bool off;                 /* nothing is kept: leases share with running sequences only */
     bool windows, recurrent;  /* some group is so */
@@ -69,7 +82,8 @@ struct prefix {
     struct prefix_node **roots;
     uint32_t root_count, root_cap, node_count, node_max, mark_count, session_count;
     struct prefix_link leaves, soft, marks, extras, spares; /* heads; least recently used first; extras: optional marks */
-    uint64_t clock;
+    struct prefix_pool node_pool, mark_pool;
+    uint64_t clock, inserted;
     struct prefix_session sessions[PREFIX_SESSIONS];
     uint64_t ghosts[PREFIX_GHOSTS]; /* hashes of evicted nodes, by hash */
     uint32_t *runs;           /* [group_count], while finding */
@@ -105,15 +119,31 @@ static inline uint32_t prefix_common(const uint32_t *a, uint32_t n, const uint32
     return i;
 }
 
+/* ---- prefix_order.c ---- */
+
+struct prefix_node *prefix_lower(const struct prefix_node *parent, const uint32_t *ids, uint32_t count); /* first child not before them */
+struct prefix_node *prefix_child_first(const struct prefix_node *parent); /* NULL: none */
+struct prefix_node *prefix_child_last(const struct prefix_node *parent);
+struct prefix_node *prefix_child_next(const struct prefix_node *n);
+struct prefix_node *prefix_child_before(const struct prefix_node *n);
+void prefix_child_insert(struct kv *kv, struct prefix_node *parent, struct prefix_node *n);
+void prefix_child_remove(struct prefix_node *parent, struct prefix_node *n);
+
+/* `count` items more are there for whoever holds the promise. */
+int prefix_pool_promise(struct prefix_pool *p, uint32_t count, uint32_t *promise);
+void prefix_pool_forgive(struct prefix_pool *p, uint32_t *promise); /* the rest of a promise is not wanted */
+void *prefix_pool_take(struct prefix_pool *p, uint32_t *promise);   /* zeroed; promise NULL or used up: may ask for memory; NULL */
+void prefix_pool_give(struct prefix_pool *p, void *item);
+void prefix_pool_close(struct prefix_pool *p);
+
 /* ---- prefix_node.c ---- */
 
-uint32_t prefix_lower(const struct prefix_node *parent, const uint32_t *ids, uint32_t n); /* first child whose run is not before it */
 uint64_t prefix_hash(const struct prefix_node *parent, const uint32_t *ids, uint32_t n);
 struct prefix_node *prefix_root(struct kv *kv, struct str key, bool early, bool make); /* NULL: not there, or no memory */
 struct prefix_node *prefix_ancestor(struct prefix_node *n, uint32_t index);
 void prefix_root_drop(struct kv *kv, struct prefix_node *root); /* when nothing is under it */
 void prefix_node_free(struct kv *kv, struct prefix_node *n);     /* a leaf */
-bool prefix_mark_make(struct kv *kv, struct prefix_node *n, uint32_t position, bool optional, const struct kv_seq *s);
+bool prefix_mark_make(struct kv *kv, struct prefix_node *n, uint32_t position, bool optional, struct kv_seq *s);
 void prefix_mark_drop(struct kv *kv, struct prefix_mark *m);
 void prefix_spare_drop(struct kv *kv, struct prefix_node *n); /* its window pages no mark needs */
 
@@ -131,6 +161,12 @@ void prefix_session_set(struct kv *kv, const struct hash128 *name, struct prefix
 
 /* ---- for sequence.c ---- */
 
+enum prefix_want { PREFIX_NOT, PREFIX_MAY, PREFIX_MUST };
+/* Is the recurrent state of a block [from, from + count) to be kept on the way of rows up to `end`?  MAY: as there is room. */
+enum prefix_want prefix_block_wanted(const struct kv *kv, const struct kv_seq *s, uint32_t from, uint32_t count, uint32_t end);
+
+/* Nodes and marks for all positions up to `reach` that it may come to; with a start also the root it will go on under. */
+int prefix_promise(struct kv *kv, struct kv_seq *s, uint32_t reach);
 int prefix_open(struct kv *kv, bool off, uint32_t mark_every, struct err *err);
 void prefix_close(struct kv *kv);
 void prefix_note(struct kv *kv, struct kv_seq *s);   /* rows were committed; before window pages are released */

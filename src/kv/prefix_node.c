@@ -1,6 +1,6 @@
 /* kv/prefix_node.c - nodes of the prefix tree: made as sequences commit, the marks and spare window pages on them, and freed.
  *
- * Invariants: 1. Children of a node ascend by their ids, and no run is a prefix of a sibling's: such a one grows into the longer.
+ * Invariants: 1. No run of a node is a prefix of a sibling's: such a one grows into the longer.
  *             2. pins of a window page == marks at or below its node whose floor is at or before it.
  *             3. A kept page holds at least the node's `count` positions. */
 #include "kv/prefix_int.h"
@@ -8,26 +8,6 @@
 #include "base/mem.h"
 
 /* ---- finding ---- */
-
-static bool run_before(const struct prefix_node *n, const uint32_t *ids, uint32_t count)
-{
-    uint32_t c = prefix_common(n->ids, n->count, ids, count);
-    return c < count && (c == n->count || n->ids[c] < ids[c]);
-}
-
-uint32_t prefix_lower(const struct prefix_node *parent, const uint32_t *ids, uint32_t n)
-{
-    uint32_t from = 0, to = parent->child_count;
-    while (from < to) {
-        uint32_t mid = from + (to - from) / 2;
-        if (run_before(parent->children[mid], ids, n)) {
-            from = mid + 1;
-        } else {
-            to = mid;
-        }
-    }
-    return from;
-}
 
 uint64_t prefix_hash(const struct prefix_node *parent, const uint32_t *ids, uint32_t n)
 {
@@ -45,36 +25,36 @@ struct prefix_node *prefix_ancestor(struct prefix_node *n, uint32_t index)
 
 /* ---- making ---- */
 
-static int children_insert(struct prefix_node ***list, uint32_t *count, uint32_t *cap, uint32_t at, struct prefix_node *n)
+static int root_insert(struct prefix *px, uint32_t at, struct prefix_node *root)
 {
-    if (*count == *cap) {
-        uint32_t more = *cap ? 2 * *cap : 2;
-        struct prefix_node **grown = mem_try_resize(*list, more * sizeof *grown);
+    if (px->root_count == px->root_cap) {
+        uint32_t more = px->root_cap ? 2 * px->root_cap : 4;
+        struct prefix_node **grown = mem_try_resize(px->roots, more * sizeof *grown);
         if (grown == NULL) {
             return ERR_NOMEM;
         }
-        *list = grown;
-        *cap = more;
+        px->roots = grown;
+        px->root_cap = more;
     }
-    memmove(*list + at + 1, *list + at, (*count - at) * sizeof **list);
-    (*list)[at] = n;
-    ++*count;
+    memmove(px->roots + at + 1, px->roots + at, (px->root_count - at) * sizeof *px->roots);
+    px->roots[at] = root;
+    px->root_count++;
     return 0;
 }
 
-static void children_remove(struct prefix_node **list, uint32_t *count, const struct prefix_node *n)
+static void root_remove(struct prefix *px, const struct prefix_node *root)
 {
     uint32_t at = 0;
-    while (list[at] != n) {
+    while (px->roots[at] != root) {
         at++;
     }
-    --*count;
-    memmove(list + at, list + at + 1, (*count - at) * sizeof *list);
+    px->root_count--;
+    memmove(px->roots + at, px->roots + at + 1, (px->root_count - at) * sizeof *px->roots);
 }
 
-static struct prefix_node *node_new(const struct kv *kv)
+static struct prefix_node *node_new(struct kv *kv, struct kv_seq *s)
 {
-    return mem_try_zero(1, sizeof(struct prefix_node) + kv->layout.group_count * sizeof(struct prefix_page));
+    return prefix_pool_take(&kv->prefix->node_pool, s != NULL ? &s->node_promise : NULL);
 }
 
 static int key_order(const struct prefix_node *root, struct str key)
@@ -99,7 +79,7 @@ struct prefix_node *prefix_root(struct kv *kv, struct str key, bool early, bool 
         from = c < 0 ? mid + 1 : from;
         to = c < 0 ? to : mid;
     }
-    struct prefix_node *root = make ? node_new(kv) : NULL;
+    struct prefix_node *root = make ? node_new(kv, NULL) : NULL;
     if (root == NULL) {
         return NULL;
     }
@@ -108,9 +88,9 @@ struct prefix_node *prefix_root(struct kv *kv, struct str key, bool early, bool 
     root->key_n = (uint32_t)key.n;
     root->key = mem_try_strndup(key.p, key.n);
     root->hash = hash_xxh3(key.p, key.n).lo + early;
-    if (root->key == NULL || children_insert(&px->roots, &px->root_count, &px->root_cap, from, root) != 0) {
+    if (root->key == NULL || root_insert(px, from, root) != 0) {
         mem_free(root->key);
-        mem_free(root);
+        prefix_pool_give(&px->node_pool, root);
         return NULL;
     }
     return root;
@@ -123,10 +103,9 @@ void prefix_root_drop(struct kv *kv, struct prefix_node *root)
         return;
     }
     prefix_sessions_move(kv, root, NULL);
-    children_remove(px->roots, &px->root_count, root);
-    mem_free(root->children);
+    root_remove(px, root);
     mem_free(root->key);
-    mem_free(root);
+    prefix_pool_give(&px->node_pool, root);
 }
 
 void prefix_node_free(struct kv *kv, struct prefix_node *n)
@@ -143,9 +122,8 @@ void prefix_node_free(struct kv *kv, struct prefix_node *n)
             kv_page_unkeep(kv, g, n->pages[g].page);
         }
     }
-    children_remove(parent->children, &parent->child_count, n);
-    mem_free(n->children);
-    mem_free(n);
+    prefix_child_remove(parent, n);
+    prefix_pool_give(&kv->prefix->node_pool, n);
     kv->prefix->node_count--;
     if (parent->parent != NULL) {
         prefix_settle(kv, parent);
@@ -220,24 +198,24 @@ static bool node_grow(struct kv *kv, struct prefix_node *n, const struct kv_seq 
     return true;
 }
 
-static struct prefix_node *node_make(struct kv *kv, struct prefix_node *parent, uint32_t at, const struct kv_seq *s,
-                                     const uint32_t *ids, uint32_t count)
+static struct prefix_node *node_make(struct kv *kv, struct prefix_node *parent, struct kv_seq *s, const uint32_t *ids, uint32_t count)
 {
-    struct prefix_node *n = node_new(kv);
+    struct prefix_node *n = node_new(kv, s);
     if (n == NULL) {
         return NULL;
     }
     n->index = parent->index + 1;
     n->early = parent->early;
     n->count = count;
-    if (!full_fits(kv, s, n) || children_insert(&parent->children, &parent->child_count, &parent->child_cap, at, n) != 0) {
-        mem_free(n);
+    if (!full_fits(kv, s, n)) {
+        prefix_pool_give(&kv->prefix->node_pool, n);
         return NULL;
     }
     n->parent = parent;
     n->used = ++kv->prefix->clock;
     n->hash = prefix_hash(parent, ids, count);
     memcpy(n->ids, ids, count * sizeof *ids);
+    prefix_child_insert(kv, parent, n);
     for (uint32_t g = 0; g < kv->layout.group_count; g++) {
         if (prefix_has(kv, n, g, KV_FULL)) {
             page_give(kv, s, n, g);
@@ -255,23 +233,21 @@ static struct prefix_node *node_enter(struct kv *kv, struct prefix_node *parent,
     const uint32_t *ids = s->ids + (size_t)index * KV_PAGE;
     while (kv->prefix->node_count >= kv->prefix->node_max && prefix_leaf_evict(kv)) {
     }
-    uint32_t at = prefix_lower(parent, ids, count);
-    struct prefix_node *n = at < parent->child_count ? parent->children[at] : NULL;
+    struct prefix_node *lower = prefix_lower(parent, ids, count), *n = lower;
     if (n != NULL && prefix_common(n->ids, n->count, ids, count) == count) {
         for (uint32_t g = 0; count == KV_PAGE && g < kv->layout.group_count; g++) {
             share_page(kv, s, g, index, n->pages[g].page);
         }
         return n;
     }
-    n = at > 0 ? parent->children[at - 1] : NULL;
+    n = lower != NULL ? prefix_child_before(lower) : prefix_child_last(parent);
     if (n != NULL && n->count < count && prefix_common(n->ids, n->count, ids, count) == n->count) {
         if (node_grow(kv, n, s, ids, count)) {
             return n;
         }
-        at--;
         prefix_node_free(kv, n); /* the parent stays: the sequence is attached to it */
     }
-    return node_make(kv, parent, at, s, ids, count);
+    return node_make(kv, parent, s, ids, count);
 }
 
 /* ---- marks and spare pages ---- */
@@ -329,7 +305,7 @@ static bool mark_again(struct kv *kv, struct prefix_node *n, uint32_t position, 
 }
 
 /* Keeps what a row at `position` reads of the groups that forget; pages the tree lacks come from s (or NULL).  False: not possible. */
-bool prefix_mark_make(struct kv *kv, struct prefix_node *n, uint32_t position, bool optional, const struct kv_seq *s)
+bool prefix_mark_make(struct kv *kv, struct prefix_node *n, uint32_t position, bool optional, struct kv_seq *s)
 {
     bool never = !n->early && position < kv->layout.start; /* nobody goes on there in late pages */
     if ((!kv->prefix->windows && !kv->prefix->recurrent) || never || mark_again(kv, n, position, optional)) {
@@ -338,7 +314,7 @@ bool prefix_mark_make(struct kv *kv, struct prefix_node *n, uint32_t position, b
     if (!mark_possible(kv, n, position, s)) {
         return false;
     }
-    struct prefix_mark *m = mem_try_zero(1, sizeof *m + kv->layout.group_count * sizeof *m->blocks);
+    struct prefix_mark *m = prefix_pool_take(&kv->prefix->mark_pool, s != NULL ? &s->mark_promise : NULL);
     if (m == NULL) {
         return false;
     }
@@ -381,7 +357,7 @@ void prefix_mark_drop(struct kv *kv, struct prefix_mark *m)
             prefix_settle(kv, n);
         }
     }
-    mem_free(m);
+    prefix_pool_give(&kv->prefix->mark_pool, m);
 }
 
 void prefix_spare_drop(struct kv *kv, struct prefix_node *n)
@@ -447,14 +423,18 @@ static uint32_t wanted_after(const struct kv *kv, const struct kv_seq *s, uint32
     return next;
 }
 
-uint32_t kv_prefix_rows(const struct kv *kv, const struct kv_seq *s, uint32_t from, uint32_t rows)
+enum prefix_want prefix_block_wanted(const struct kv *kv, const struct kv_seq *s, uint32_t from, uint32_t count, uint32_t end)
 {
-    rows = kv_rows_before(s, from, rows);
-    if (!kv->prefix->recurrent || s->node == NULL || kv->prefix->off || rows <= kv->rewind_slack) {
-        return rows; /* the blocks of a step's last rows are all there */
+    if (!kv->prefix->recurrent || s->node == NULL || kv->prefix->off) {
+        return PREFIX_NOT;
     }
-    uint32_t next = wanted_after(kv, s, from);
-    return next - from < rows - kv->rewind_slack ? next - from : rows;
+    uint32_t last = from + count - 1 < end ? from + count - 1 : end, after = from > s->covered ? from - 1 : s->covered;
+    for (uint32_t i = 0; i < 2; i++) {
+        if (s->plan.must[i] > after && s->plan.must[i] <= last) {
+            return PREFIX_MUST;
+        }
+    }
+    return wanted_after(kv, s, after) <= last ? PREFIX_MAY : PREFIX_NOT;
 }
 
 void prefix_note(struct kv *kv, struct kv_seq *s)
@@ -479,22 +459,33 @@ void prefix_cut(struct kv *kv, struct kv_seq *s)
     struct prefix_node *n = s->node;
     for (; s->noted > pages; s->noted--) {
         n = n->parent;
+        s->node_promise++; /* it may be evicted, so be there for whom it was promised to, and is made again */
+        kv->prefix->node_pool.promised++;
     }
     prefix_attach(kv, s, n);
 }
 
-void prefix_leave(struct kv *kv, struct kv_seq *s)
+static void detach(struct kv *kv, struct prefix_node *n)
 {
-    struct prefix_node *n = s->node;
-    if (n == NULL) {
-        return;
-    }
-    s->node = NULL;
     n->attached--;
     if (n->parent != NULL) {
         prefix_settle(kv, n);
     } else {
         prefix_root_drop(kv, n);
+    }
+}
+
+void prefix_leave(struct kv *kv, struct kv_seq *s)
+{
+    struct prefix_node *n = s->node, *late = s->late;
+    prefix_pool_forgive(&kv->prefix->node_pool, &s->node_promise);
+    prefix_pool_forgive(&kv->prefix->mark_pool, &s->mark_promise);
+    s->node = s->late = NULL;
+    if (n != NULL) {
+        detach(kv, n);
+    }
+    if (late != NULL) {
+        detach(kv, late);
     }
 }
 
@@ -593,21 +584,63 @@ void prefix_early_end(struct kv *kv, struct kv_seq *s)
     }
 }
 
+static struct prefix_node *root_of(struct prefix_node *n)
+{
+    while (n->parent != NULL) {
+        n = n->parent;
+    }
+    return n;
+}
+
 /* Without memory for that root nothing it computes from here on is shared. */
 void prefix_late_begin(struct kv *kv, struct kv_seq *s)
 {
-    struct prefix_node *root = s->node;
-    if (root == NULL) {
+    struct prefix_node *old = s->node, *late = s->late;
+    if (old == NULL) {
         return;
     }
-    while (root->parent != NULL) {
-        root = root->parent;
+    if (late == NULL) {
+        struct prefix_node *root = root_of(old);
+        late = prefix_root(kv, str_n(root->key, root->key_n), false, true);
     }
-    struct prefix_node *late = prefix_root(kv, str_n(root->key, root->key_n), false, true);
-    prefix_leave(kv, s);
+    s->node = NULL;
+    detach(kv, old);
     s->noted = 0;
     if (late != NULL) {
         prefix_attach(kv, s, late);
         prefix_note(kv, s);
     }
+    if (s->late != NULL) {
+        s->late->attached--; /* the sequence itself is on it, or on a node under it */
+        s->late = NULL;
+    }
+}
+
+int prefix_promise(struct kv *kv, struct kv_seq *s, uint32_t reach)
+{
+    struct prefix *px = kv->prefix;
+    uint32_t start = kv->layout.start, pages = reach / KV_PAGE + 1, marks = 3; /* both that it must have, and its end */
+    if (px->off || reach == 0) {
+        return 0;
+    }
+    if (s->early) {
+        pages += (start < reach ? start : reach) / KV_PAGE + 1;
+        marks *= 2;
+    }
+    if (px->recurrent) {
+        marks += s->plan.may_count + reach / px->mark_every;
+    }
+    if (s->early && reach > start) {
+        const struct prefix_node *root = root_of(s->node);
+        s->late = prefix_root(kv, str_n(root->key, root->key_n), false, true);
+        if (s->late == NULL) {
+            return ERR_NOMEM;
+        }
+        s->late->attached++;
+    }
+    if (!px->windows && !px->recurrent) {
+        marks = 0;
+    }
+    int rc = prefix_pool_promise(&px->node_pool, pages - (s->noted < pages ? s->noted : pages), &s->node_promise);
+    return rc != 0 ? rc : prefix_pool_promise(&px->mark_pool, marks, &s->mark_promise);
 }

@@ -144,7 +144,8 @@ int kv_seq_fork(struct kv *kv, const struct kv_seq *from, uint32_t positions, st
     return 0;
 }
 
-/* First page a step that ends at `end` is given: recurrent groups keep only blocks that hold a position inside the slack. */
+/* First page a step that ends at `end` is given: recurrent groups keep only blocks that hold a position inside the slack, and before them
+ * those of positions where the state is to stay usable (prefix_block_wanted), which the step so leaves behind on its way. */
 static uint32_t extend_first(const struct kv *kv, const struct kv_table *t, uint32_t end)
 {
     uint32_t slack = kv->rewind_slack != 0 ? kv->rewind_slack : 1;
@@ -210,8 +211,9 @@ static int extend_group(struct kv *kv, struct kv_seq *s, uint32_t group, uint32_
     int rc = t->group->policy == KV_RECURRENT ? extend_fill(kv, group, t, at, end, err) : 0;
     uint32_t len = kv_pages_for(t->group, room), first = extend_first(kv, t, end);
     while (t->len < len && rc == 0) {
-        uint32_t page = t->len >= first ? kv_page_take(kv, group) : 0;
-        if (page == 0 && t->len >= first) {
+        enum prefix_want want = t->len >= first ? PREFIX_MUST : prefix_block_wanted(kv, s, t->len * t->group->page, t->group->page, end);
+        uint32_t page = want != PREFIX_NOT ? kv_page_take(kv, group) : 0;
+        if (page == 0 && want == PREFIX_MUST) {
             return err_set(err, ERR_KV_FULL, "no page left for position %u", t->len * t->group->page);
         }
         t->pages[t->len++] = page;

@@ -1,7 +1,7 @@
 /* models/driver.c - one step: spans packed into rows, the layers, the head over wanted rows, results.
  *
  * Owns:       the step's buffers, allocated once for rows_max rows; a step takes no heap.
- * Invariants: 1. One step is in flight at a time per model: staging is reused by the next.
+ * Invariants: 1. As many steps are in flight as the model was opened for; each has a staging of its own, planned with the rest.
  *             2. Every row's inputs are its id, its position and its sequence's pages; nothing of another row.
  *             3. Logits exist for one tile of logit_rows_max rows only. */
 #include "models/arch.h"
@@ -137,6 +137,19 @@ static void step_sizes(struct step *s, const struct model *m)
     s->tables_cap = cap < UINT32_MAX ? (uint32_t)cap : UINT32_MAX;
 }
 
+static size_t tables_count(const struct model *m, const struct step *s)
+{
+    return (size_t)group_count(m) * s->tables_cap;
+}
+
+/* The host's side of one step in flight: what staging_open takes. */
+static uint64_t staging_bytes(const struct model *m, const struct step *s)
+{
+    const struct step_staging *g = NULL;
+    uint64_t row = sizeof *g->ids + sizeof *g->positions + sizeof *g->out_rows + sizeof *g->samples;
+    return s->rows_max * row + spans_cap(m) * sizeof *g->spans + tables_count(m, s) * sizeof *g->tables;
+}
+
 uint64_t step_plan_bytes(const struct model *m)
 {
     struct step s = {0};
@@ -144,7 +157,7 @@ uint64_t step_plan_bytes(const struct model *m)
     struct device_reserve r;
     step_sizes(&s, m);
     step_reserve_sizes(m, &r);
-    return step_layout(&s, m, &w) + device_backend(m->device)->reserve_plan(m->device, &r);
+    return step_layout(&s, m, &w) + model_steps_in_flight(m) * staging_bytes(m, &s) + device_backend(m->device)->reserve_plan(m->device, &r);
 }
 
 void step_reserve_sizes(const struct model *m, struct device_reserve *out)
@@ -214,7 +227,7 @@ int step_open(struct model *m, struct err *err)
         return rc;
     }
     void *memory = NULL;
-    size_t bytes = step_layout(s, m, &w), tables = (size_t)group_count(m) * s->tables_cap;
+    size_t bytes = step_layout(s, m, &w);
     rc = be->buffer_new(m->device, bytes, &memory, err);
     if (rc != 0) {
         return rc;
@@ -224,7 +237,7 @@ int step_open(struct model *m, struct err *err)
     w = (struct step_walk){.base = s->memory};
     step_layout(s, m, &w);
     for (uint32_t i = 0; i < model_steps_in_flight(m) && rc == 0; i++) {
-        rc = staging_open(&s->staging[i], s->rows_max, spans_cap(m), tables, err);
+        rc = staging_open(&s->staging[i], s->rows_max, spans_cap(m), tables_count(m, s), err);
     }
     return rc;
 }

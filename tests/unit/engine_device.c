@@ -2,8 +2,6 @@
  * touched is never reused; the engine goes on. */
 #include "engine_rig.h"
 
-static struct rig rig;
-
 /* the device's table with two calls of ours */
 static struct backend faulty;
 static const struct backend *whole;
@@ -43,17 +41,11 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    rig_close(&rig);
-    return 0;
-}
-
 static struct engine_request *start(uint32_t seed, bool reuse)
 {
     uint32_t prompt[60];
-    struct engine_request_config c = {.max_tokens = 20, .sampling = rig_greedy(), .no_reuse = !reuse};
+    struct engine_request_config c = rig_request(20, 0, 0);
+    c.no_reuse = !reuse;
     rig_prompt(seed, prompt, 60);
     return rig_submit(&rig, &c, prompt, 60);
 }
@@ -114,8 +106,8 @@ static void a_failed_step_leaves_nothing_to_reuse(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(only_the_sequences_in_a_failed_step_fail, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_failed_step_leaves_nothing_to_reuse, setup, teardown),
+        cmocka_unit_test_setup_teardown(only_the_sequences_in_a_failed_step_fail, setup, rig_teardown),
+        cmocka_unit_test_setup_teardown(a_failed_step_leaves_nothing_to_reuse, setup, rig_teardown),
     };
     return rig_run_group(tests);
 }

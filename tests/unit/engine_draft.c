@@ -1,22 +1,21 @@
 /* A draft model beside the target: the answer is the plain one; a draft equal to the target is always right, sampled text too. */
+#define RIG_MICRO 1
 #include "engine_rig.h"
 
-static struct rig rig, other; /* `other`: a model of the same shape, opened for its weights only */
+static struct rig other; /* `other`: a model of the same shape, opened for its weights only */
 static struct model *same;
 
+enum { MANY = 16 }; /* whose state does not fit into one slab together */
 enum kind { GREEDY, SEEDED, PENALTIES, LOGPROBS, CHOICES, KINDS };
 
 static struct engine_request_config config(enum kind kind)
 {
-    struct engine_request_config c = {.max_tokens = 40, .sampling = rig_greedy(), .no_reuse = true, .n = kind == CHOICES ? 3 : 1};
-    c.sampling.temperature = kind ? 0.6f : 0;
-    c.sampling.seed = 21;
-    c.logprobs = kind == LOGPROBS;
-    c.top = kind == LOGPROBS ? 2 : 0;
+    struct engine_request_config c = rig_request(40, kind ? 0.6f : 0, 21);
+    c.n = kind == CHOICES ? 3 : 1;
+    if (kind == LOGPROBS)
+        rig_logprobs(&c);
     if (kind == PENALTIES) {
-        c.sampling.repetition_penalty = 1.1f;
-        c.sampling.frequency_penalty = 0.1f;
-        c.penalty_window = 16;
+        rig_penalties(&c, 1.1f, 0, 0.1f, 16);
         c.min_tokens = 9;
     }
     return c;
@@ -25,7 +24,7 @@ static struct engine_request_config config(enum kind kind)
 static int setup(void **state)
 {
     struct err err = {0};
-    struct model_options opt = {.rows_max = 32, .k_format = KV_F16, .v_format = KV_F16};
+    struct model_options opt = {.rows_max = 32, .k_format = KV_F32, .v_format = KV_F32};
     (void)state;
     rig_open(&rig, &(struct engine_config){0});
     rig_seed = 8;
@@ -58,8 +57,7 @@ static void drafts_change_nothing(void **state)
     rig_prompt(31, prompt, 75);
     for (int own = 0; own < 2; own++) {
         uint32_t drafted = 0, accepted = 0;
-        engine_close(rig.engine);
-        rig_engine(&rig, &(struct engine_config){.draft = own ? same : other.model, .draft_state_bytes = 16u << 20});
+            rig_reopen(&(struct engine_config){.draft = own ? same : other.model, .draft_state_bytes = 16u << 20});
         for (enum kind kind = 0; kind < KINDS; kind++) {
             struct engine_request_config c = config(kind);
             rig_run(&rig, &c, prompt, 75, plain);
@@ -85,29 +83,30 @@ static void drafts_change_nothing(void **state)
 /* Little room for the draft's state: some guess nothing, none fails. */
 static void drafts_without_room_are_silent(void **state)
 {
-    static struct rig_result plain[4], again[4];
-    struct engine_request *q[4];
-    uint32_t prompt[4][120];
+    static struct rig_result plain[MANY], again[MANY];
+    struct engine_request *q[MANY];
+    uint32_t prompt[MANY][150], rounds = 0;
     (void)state;
-    engine_close(rig.engine);
-    rig_engine(&rig, &(struct engine_config){.draft = same, .draft_state_bytes = 2u << 20, .retain_none = true});
-    for (uint32_t i = 0; i < 4; i++) {
-        struct engine_request_config c = config(i);
-        c.max_tokens = 120;
-        rig_prompt(70 + i, prompt[i], 120);
-        rig_run(&rig, &c, prompt[i], 120, &plain[i]);
+    rig_reopen(&(struct engine_config){.draft = same, .draft_state_bytes = 2u << 20, .retain_none = true});
+    for (uint32_t i = 0; i < MANY; i++) {
+        struct engine_request_config c = config(i % CHOICES);
+        c.max_tokens = 160;
+        rig_prompt(70 + i, prompt[i], 150);
+        rig_run(&rig, &c, prompt[i], 150, &plain[i]);
     }
-    for (uint32_t i = 0; i < 4; i++) {
-        struct engine_request_config c = config(i);
-        c.max_tokens = 120;
+    for (uint32_t i = 0; i < MANY; i++) {
+        struct engine_request_config c = config(i % CHOICES);
+        c.max_tokens = 160;
         c.propose = ENGINE_PROPOSE_DRAFT;
         c.propose_depth = 4;
-        q[i] = rig_submit(&rig, &c, prompt[i], 120);
+        q[i] = rig_submit(&rig, &c, prompt[i], 150);
     }
-    for (uint32_t i = 0; i < 4; i++) {
+    for (uint32_t i = 0; i < MANY; i++) {
         rig_finish(q[i], 1, &again[i]);
         rig_assert_equal(&plain[i], &again[i]);
+        rounds += again[i].outcome.speculation.rounds;
     }
+    assert_true(rounds > 0 && rounds < MANY * 159 / 5);
 }
 
 /* The next prompt that begins as an ended one finds the draft's state as it finds the target's. */
@@ -116,8 +115,7 @@ static void the_next_turn_finds_the_drafts_state(void **state)
     static struct rig_result first, warm, cold;
     uint32_t prompt[200];
     (void)state;
-    engine_close(rig.engine);
-    rig_engine(&rig, &(struct engine_config){.draft = same, .draft_state_bytes = 16u << 20});
+    rig_reopen(&(struct engine_config){.draft = same, .draft_state_bytes = 16u << 20});
     rig_prompt(77, prompt, 60);
     struct engine_request_config c = config(SEEDED);
     c.no_reuse = false;

@@ -2,28 +2,13 @@
  * CHECK_LONG=1 every one of two runs, else those of a start and a sample. */
 #include "engine_rig.h"
 
-#include <time.h>
-
-static struct rig rig;
-
 static struct engine_request_config config(uint64_t seed)
 {
-    struct engine_request_config c = {.max_tokens = 66, .sampling = rig_greedy(), .logprobs = true, .top = 2};
-    c.sampling.temperature = 0.8f;
-    c.sampling.frequency_penalty = 0.3f;
-    c.sampling.seed = seed;
+    struct engine_request_config c = rig_request(66, 0.8f, seed);
+    c.no_reuse = false;
+    rig_penalties(&c, 1, 0, 0.3f, 0);
+    rig_logprobs(&c);
     return c;
-}
-
-static void settle(struct engine_stats *stats)
-{
-    struct timespec t = {0, 2000000};
-    for (int i = 0; i < 500; i++) {
-        engine_stats(rig.engine, stats);
-        if (stats->running + stats->waiting == 0)
-            return;
-        nanosleep(&t, NULL);
-    }
 }
 
 /* Submits while the fault may hit the caller as well: 1 = submitted. */
@@ -82,28 +67,15 @@ static void every_failed_allocation_is_contained(void **state)
     assert_true(refused > 0 && failed > 0);
     rig_run(&rig, &c[0], prompt, 60, &r);
     rig_assert_same(&plain[0], &r);
-    settle(&stats);
+    rig_settle(&stats);
     assert_int_equal(stats.kv.live_bytes, 0);
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    rig_open(&rig, &(struct engine_config){.retain_none = true, .check_every = UINT32_MAX});
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    rig_close(&rig);
-    return 0;
 }
 
 int main(void)
 {
+    rig_config = (struct engine_config){.retain_none = true, .check_every = UINT32_MAX};
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(every_failed_allocation_is_contained, setup, teardown),
+        RIG_TEST(every_failed_allocation_is_contained),
     };
     return rig_run_group(tests);
 }

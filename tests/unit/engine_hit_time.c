@@ -9,7 +9,6 @@
 
 enum { DEPTH = 2048, NEW = 32, ROUNDS = 7 };
 
-static struct rig rig;
 static uint32_t prompt[DEPTH + NEW];
 
 static int forward(struct kv *kv, struct kv_seq *s, uint32_t rows, bool sample, struct err *err)
@@ -68,24 +67,11 @@ static void a_hit_costs_its_new_rows(void **state)
     assert_true(!bar || (double)hit_best <= 1.2 * (double)live_best);
 }
 
-static int setup(void **state)
-{
-    (void)state;
-    rig_open(&rig, &(struct engine_config){.check_every = UINT32_MAX});
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    rig_close(&rig);
-    return 0;
-}
-
 int main(void)
 {
+    rig_config = (struct engine_config){.check_every = UINT32_MAX};
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_hit_costs_its_new_rows, setup, teardown),
+        RIG_TEST(a_hit_costs_its_new_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,45 +1,17 @@
 /* The loop: one answer whatever the schedule; ends, limits, the ring, cancel, reuse, pre-emption. */
 #include "engine_rig.h"
 
-#include <time.h>
-
-static struct rig rig;
-
-static void sleep_ms(int ms)
-{
-    struct timespec t = {ms / 1000, ms % 1000 * 1000000l};
-    nanosleep(&t, NULL);
-}
-
 static struct engine_request_config greedy_config(int64_t max_tokens)
 {
-    return (struct engine_request_config){.max_tokens = max_tokens, .sampling = rig_greedy(), .no_reuse = true};
+    return rig_request(max_tokens, 0, 0);
 }
 
 static struct engine_request_config noisy_config(int64_t max_tokens, uint64_t seed)
 {
-    struct engine_request_config c = greedy_config(max_tokens);
-    c.sampling.temperature = 0.9f;
+    struct engine_request_config c = rig_request(max_tokens, 0.9f, seed);
     c.sampling.top_p = 0.95f;
-    c.sampling.repetition_penalty = 1.1f;
-    c.sampling.presence_penalty = 0.2f;
-    c.penalty_window = 20;
-    c.sampling.seed = seed;
+    rig_penalties(&c, 1.1f, 0.2f, 0, 20);
     return c;
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    rig_open(&rig, &(struct engine_config){0});
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    rig_close(&rig);
-    return 0;
 }
 
 static void chunks_and_neighbours_change_nothing(void **state)
@@ -241,9 +213,9 @@ static void a_full_ring_holds_only_its_own_back(void **state)
     for (int i = 0; i < 3; i++)
         rig_run(&rig, &o, prompt, 20, &other); /* nobody polls q meanwhile */
     assert_int_equal(other.count, 100);
-    sleep_ms(30);
+    rig_sleep_us(30000);
     engine_stats(rig.engine, &before);
-    sleep_ms(30);
+    rig_sleep_us(30000);
     engine_stats(rig.engine, &after);
     assert_int_equal(before.steps, after.steps); /* all are stalled: the engine sleeps */
     assert_int_equal(after.running, 1);
@@ -270,7 +242,7 @@ static void cancel_in_every_state(void **state)
             engine_request_cancel(q); /* before it was submitted */
         assert_int_equal(engine_submit(q, prompt, when == 1 ? 400 : 40, &err), 0);
         if (when == 1)
-            sleep_ms(2); /* in its prefill */
+            rig_sleep_us(2000); /* in its prefill */
         else if (when >= 2) {
             uint32_t seen = engine_request_seen(q); /* in decode, n > 1, and with a full ring */
             while (!engine_poll(q, &e)) {
@@ -278,7 +250,7 @@ static void cancel_in_every_state(void **state)
                 seen = engine_request_seen(q);
             }
             if (when == 4)
-                sleep_ms(100);
+                rig_sleep_us(100000);
         }
         engine_request_cancel(q);
         static struct rig_result all[4];
@@ -298,7 +270,7 @@ static void cancel_in_every_state(void **state)
         assert_int_equal(r.outcome.finish, ENGINE_CANCELLED);
     }
     rig_run(&rig, &(struct engine_request_config){.max_tokens = 2, .sampling = rig_greedy()}, prompt, 10, &r);
-    sleep_ms(20);
+    rig_sleep_us(20000);
     engine_stats(rig.engine, &stats);
     assert_int_equal(stats.running + stats.waiting, 0);
     assert_int_equal(stats.kv.live_bytes, 0); /* no page is lost */
@@ -391,20 +363,31 @@ static void scores_do_not_depend_on_chunks(void **state)
     assert_memory_equal(a.last, b.last, sizeof a.last);
 }
 
+/* The group runs with one step in flight, then with two: the second one's staging is in the plan. */
+static void each_step_in_flight_is_planned(void **state)
+{
+    static uint64_t one;
+    uint64_t bytes = model_info(rig.model)->step_bytes, ids = 32 * sizeof(uint32_t);
+    (void)state;
+    one = rig_steps == 1 ? bytes : one;
+    assert_true(rig_steps == 1 || bytes > one + 3 * ids);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(chunks_and_neighbours_change_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(choices_share_the_prompt, setup, teardown),
-        cmocka_unit_test_setup_teardown(kept_state_is_reused_and_changes_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(end_ids_are_counted_not_emitted, setup, teardown),
-        cmocka_unit_test_setup_teardown(stop_strings_cross_borders, setup, teardown),
-        cmocka_unit_test_setup_teardown(what_cannot_fit_is_refused_with_numbers, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_full_ring_holds_only_its_own_back, setup, teardown),
-        cmocka_unit_test_setup_teardown(cancel_in_every_state, setup, teardown),
-        cmocka_unit_test_setup_teardown(preemption_changes_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(closing_ends_everything, setup, teardown),
-        cmocka_unit_test_setup_teardown(scores_do_not_depend_on_chunks, setup, teardown),
+        RIG_TEST(chunks_and_neighbours_change_nothing),
+        RIG_TEST(choices_share_the_prompt),
+        RIG_TEST(kept_state_is_reused_and_changes_nothing),
+        RIG_TEST(end_ids_are_counted_not_emitted),
+        RIG_TEST(stop_strings_cross_borders),
+        RIG_TEST(what_cannot_fit_is_refused_with_numbers),
+        RIG_TEST(a_full_ring_holds_only_its_own_back),
+        RIG_TEST(cancel_in_every_state),
+        RIG_TEST(preemption_changes_nothing),
+        RIG_TEST(closing_ends_everything),
+        RIG_TEST(scores_do_not_depend_on_chunks),
+        RIG_TEST(each_step_in_flight_is_planned),
     };
     return rig_run_group(tests);
 }

@@ -3,28 +3,6 @@
 
 enum { LONG = 400, MANY = 6 };
 
-static struct rig rig;
-
-static void reopen(const struct engine_config *cfg)
-{
-    engine_close(rig.engine);
-    rig_engine(&rig, cfg);
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    rig_open(&rig, &(struct engine_config){0});
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    rig_close(&rig);
-    return 0;
-}
-
 static struct engine_request *start(uint32_t seed, uint32_t count, const char *session, int32_t priority, uint32_t n)
 {
     uint32_t prompt[LONG];
@@ -70,7 +48,7 @@ static void the_highest_priority_first_then_arrival(void **state)
     struct engine_request *q[MANY], *hold;
     int64_t at[MANY];
     (void)state;
-    reopen(&(struct engine_config){.running_max = 1});
+    rig_reopen(&(struct engine_config){.running_max = 1});
     hold = blocker(20);
     for (uint32_t i = 0; i < MANY; i++)
         q[i] = start(10 + i, 20, "", priority[i], 1);
@@ -87,7 +65,7 @@ static void places_are_shared_by_sessions(void **state)
     struct engine_request *q[7], *hold;
     int64_t at[7];
     (void)state;
-    reopen(&(struct engine_config){.running_max = 2});
+    rig_reopen(&(struct engine_config){.running_max = 2});
     hold = blocker(20);
     for (uint32_t i = 0; i < 7; i++)
         q[i] = start(20 + i, 20 + i, session[i], 0, 1);
@@ -107,7 +85,7 @@ static void prompt_rows_are_shared_by_sessions(void **state)
     struct engine_gate gate; /* while we hold it the engine plans nothing */
     (void)state;
     engine_gate_init(&gate);
-    reopen(&(struct engine_config){.running_max = 8, .rows_max = 16, .gate = &gate});
+    rig_reopen(&(struct engine_config){.running_max = 8, .rows_max = 16, .gate = &gate});
     engine_gate_enter(&gate);
     for (uint32_t i = 0; i < 3; i++)
         q[i] = start(30 + i, 160, "a", 0, 1);
@@ -127,7 +105,7 @@ static void sessions_share_known_prompts_and_tenants_do_not(void **state)
     static struct rig_result r;
     uint32_t prompt[100];
     (void)state;
-    reopen(&(struct engine_config){0});
+    rig_reopen(&(struct engine_config){0});
     rig_prompt(40, prompt, 100);
     struct engine_request_config c = {.max_tokens = 4, .sampling = rig_greedy(), .session = STR("a"), .tenant = STR("t")};
     rig_run(&rig, &c, prompt, 100, &r);
@@ -147,7 +125,7 @@ static void a_consumer_that_stops_keeps_no_room(void **state)
     static struct rig_result plain, r;
     struct engine_stats stats;
     (void)state;
-    reopen(&(struct engine_config){.state_bytes = 2u << 20, .running_max = 4}); /* one sequence of 400 positions */
+    rig_reopen(&(struct engine_config){.state_bytes = 2u << 20, .running_max = 4}); /* one sequence of 400 positions */
     rig_finish(start(50, LONG, "x", 0, 1), 1, &plain);
     struct engine_request *stopped = blocker(250);
     for (int i = 0; i < 3; i++) {
@@ -165,7 +143,7 @@ static void a_consumer_that_stops_disturbs_nobody(void **state)
 {
     static struct rig_result plain, r;
     (void)state;
-    reopen(&(struct engine_config){.running_max = 4});
+    rig_reopen(&(struct engine_config){.running_max = 4});
     rig_finish(start(50, 60, "x", 0, 1), 1, &plain);
     struct engine_request *stopped = blocker(20), *gone = start(51, 60, "y", 0, 1);
     engine_request_cancel(gone);
@@ -182,12 +160,12 @@ static void a_consumer_that_stops_disturbs_nobody(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(the_highest_priority_first_then_arrival, setup, teardown),
-        cmocka_unit_test_setup_teardown(places_are_shared_by_sessions, setup, teardown),
-        cmocka_unit_test_setup_teardown(prompt_rows_are_shared_by_sessions, setup, teardown),
-        cmocka_unit_test_setup_teardown(sessions_share_known_prompts_and_tenants_do_not, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_consumer_that_stops_disturbs_nobody, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_consumer_that_stops_keeps_no_room, setup, teardown),
+        RIG_TEST(the_highest_priority_first_then_arrival),
+        RIG_TEST(places_are_shared_by_sessions),
+        RIG_TEST(prompt_rows_are_shared_by_sessions),
+        RIG_TEST(sessions_share_known_prompts_and_tenants_do_not),
+        RIG_TEST(a_consumer_that_stops_disturbs_nobody),
+        RIG_TEST(a_consumer_that_stops_keeps_no_room),
     };
     return rig_run_group(tests);
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -127,6 +128,9 @@ static inline void rig_model_write(const char *dir)
 
 /* ---- open and close ---- */
 
+static struct rig rig;                  /* the test's */
+static struct engine_config rig_config; /* what rig_setup opens it with */
+
 /* Text of id i for stop strings: "<i>", so that strings can cross the border between two ids. */
 static inline int rig_id_bytes(void *ctx, uint32_t id, struct buf *out)
 {
@@ -174,11 +178,52 @@ static inline void rig_close(struct rig *r)
     if (r->engine)
         engine_stats(r->engine, &stats);
     assert_int_equal(stats.check_failures, 0);
+    assert_int_equal(mem_forbidden_count(), 0); /* no step asked for memory */
     engine_close(r->engine);
     model_close(r->model);
     device_backend(r->device)->device_close(r->device);
     snprintf(command, sizeof command, "rm -r %s", r->dir);
     assert_int_equal(system(command), 0);
+}
+
+static inline int rig_setup(void **state)
+{
+    (void)state;
+    rig_open(&rig, &rig_config);
+    return 0;
+}
+
+static inline int rig_teardown(void **state)
+{
+    (void)state;
+    rig_close(&rig);
+    return 0;
+}
+
+#define RIG_TEST(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
+
+/* Another engine over the same model. */
+static inline void rig_reopen(const struct engine_config *with)
+{
+    engine_close(rig.engine);
+    rig_engine(&rig, with);
+}
+
+static inline void rig_sleep_us(int64_t us)
+{
+    struct timespec t = {us / 1000000, us % 1000000 * 1000};
+    nanosleep(&t, NULL);
+}
+
+/* Until nobody runs or waits, two seconds at most. */
+static inline void rig_settle(struct engine_stats *stats)
+{
+    for (int i = 0; i < 1000; i++) {
+        engine_stats(rig.engine, stats);
+        if (stats->running + stats->waiting == 0)
+            return;
+        rig_sleep_us(2000);
+    }
 }
 
 /* ---- requests ---- */
@@ -193,6 +238,29 @@ struct rig_result { /* of one choice */
 static inline struct sample_params rig_greedy(void)
 {
     return (struct sample_params){.top_p = 1, .typical_p = 1, .repetition_penalty = 1, .order = {0, 1, 2, 3, 4, 5}};
+}
+
+/* One cold choice. */
+static inline struct engine_request_config rig_request(int64_t max_tokens, float temperature, uint64_t seed)
+{
+    struct engine_request_config c = {.max_tokens = max_tokens, .sampling = rig_greedy(), .no_reuse = true, .n = 1};
+    c.sampling.temperature = temperature;
+    c.sampling.seed = seed;
+    return c;
+}
+
+static inline void rig_penalties(struct engine_request_config *c, float repetition, float presence, float frequency, uint32_t window)
+{
+    c->sampling.repetition_penalty = repetition;
+    c->sampling.presence_penalty = presence;
+    c->sampling.frequency_penalty = frequency;
+    c->penalty_window = window;
+}
+
+static inline void rig_logprobs(struct engine_request_config *c)
+{
+    c->logprobs = true;
+    c->top = 2;
 }
 
 static inline void rig_prompt(uint32_t seed, uint32_t *ids, uint32_t count)

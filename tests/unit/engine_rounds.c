@@ -1,9 +1,8 @@
 /* Rounds of proposals: whoever guesses, however deep, the answer is the plain one: ids, log-probabilities, ends, counts. */
+#define RIG_MICRO 1
 #include "engine_rig.h"
 
 #include <math.h>
-
-static struct rig rig;
 
 enum kind { GREEDY, NARROW, SEEDED, PENALTIES, LOGPROBS, CHOICES, ALLOWED, KINDS };
 
@@ -11,26 +10,19 @@ static const uint32_t allowed[] = {5, 60, 9, 33, 34, 2, 63};
 
 static struct engine_request_config config(enum kind kind, int64_t max_tokens)
 {
-    struct engine_request_config c = {.max_tokens = max_tokens, .sampling = rig_greedy(), .no_reuse = true, .n = 1};
+    /* low: guesses are often right, and often wrong */
+    struct engine_request_config c = rig_request(max_tokens, kind == GREEDY || kind == NARROW ? 0 : 0.35f, 11);
     if (kind == NARROW) { /* few ids: the text runs in circles, which is what copying is for */
         static const struct sample_bias few[] = {{3, 100}, {17, 100}, {40, 100}};
         c.sampling.biases = few;
         c.sampling.bias_count = 3;
-    } else if (kind != GREEDY) {
-        c.sampling.temperature = 0.35f; /* low: guesses are often right, and often wrong */
-        c.sampling.seed = 11;
     }
     if (kind == PENALTIES) {
-        c.sampling.repetition_penalty = 1.05f;
-        c.sampling.presence_penalty = 0.1f;
-        c.sampling.frequency_penalty = 0.05f;
-        c.penalty_window = 24;
+        rig_penalties(&c, 1.05f, 0.1f, 0.05f, 24);
         c.min_tokens = 7;
     }
-    if (kind == LOGPROBS) {
-        c.logprobs = true;
-        c.top = 2;
-    }
+    if (kind == LOGPROBS)
+        rig_logprobs(&c);
     if (kind == ALLOWED) {
         c.allowed_ids = allowed;
         c.allowed_count = sizeof allowed / sizeof *allowed;
@@ -49,20 +41,6 @@ static void repeating(uint32_t seed, uint32_t *ids, uint32_t count, uint32_t per
     rig_prompt(seed, ids, count);
     for (uint32_t i = period; i < count; i++)
         ids[i] = ids[i - period];
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    rig_open(&rig, &(struct engine_config){.rows_max = 48});
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    rig_close(&rig);
-    return 0;
 }
 
 static void proposals_change_nothing(void **state)
@@ -353,15 +331,16 @@ static void wrong_depths_are_refused(void **state)
 
 int main(void)
 {
+    rig_config = (struct engine_config){.rows_max = 48};
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(proposals_change_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(ends_fall_where_they_do_plainly, setup, teardown),
-        cmocka_unit_test_setup_teardown(state_after_rounds_is_plain_state, setup, teardown),
-        cmocka_unit_test_setup_teardown(beside_others, setup, teardown),
-        cmocka_unit_test_setup_teardown(an_allow_list_is_a_bias, setup, teardown),
-        cmocka_unit_test_setup_teardown(constraints_hold_in_every_round, setup, teardown),
-        cmocka_unit_test_setup_teardown(impossible_constraints_end_their_own_sequence, setup, teardown),
-        cmocka_unit_test_setup_teardown(wrong_depths_are_refused, setup, teardown),
+        RIG_TEST(proposals_change_nothing),
+        RIG_TEST(ends_fall_where_they_do_plainly),
+        RIG_TEST(state_after_rounds_is_plain_state),
+        RIG_TEST(beside_others),
+        RIG_TEST(an_allow_list_is_a_bias),
+        RIG_TEST(constraints_hold_in_every_round),
+        RIG_TEST(impossible_constraints_end_their_own_sequence),
+        RIG_TEST(wrong_depths_are_refused),
     };
     return rig_run_group(tests);
 }

@@ -10,14 +10,12 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <time.h>
 
 enum { THREADS = 5, KINDS = 24, REQUESTS = 2000, REQUESTS_LONG = 100000, PROMPT = 180, BATCH = 8 };
 
 /* what a client does to its request */
 enum deed { POLL, CANCEL_FIRST, CANCEL_LATER, CANCEL_AFTER_TOKEN, CANCEL_FULL, VANISH, VANISH_LATER, DEEDS };
 
-static struct rig rig;
 static uint32_t prompts[KINDS][PROMPT], boundaries[KINDS][2];
 static struct rig_result alone[KINDS][2];
 static _Atomic uint32_t next_request, wrong, deeds[DEEDS], cancelled;
@@ -30,17 +28,11 @@ static uint32_t prompt_count(uint32_t kind)
 
 static struct engine_request_config config(uint32_t kind)
 {
-    struct engine_request_config c = {.max_tokens = kind % 2 ? 1 + kind * 5 % 19 : 70, .sampling = rig_greedy(), .n = kind % 7 == 3 ? 2 : 1};
-    c.sampling.temperature = kind % 3 ? 0.8f : 0;
-    c.sampling.seed = kind;
+    struct engine_request_config c = rig_request(kind % 2 ? 1 + kind * 5 % 19 : 70, kind % 3 ? 0.8f : 0, kind);
+    c.n = kind % 7 == 3 ? 2 : 1;
+    c.no_reuse = false;
     c.chunk_max = kind % 5 == 1 ? 7 : 0;
     return c;
-}
-
-static void pause_us(uint32_t us)
-{
-    struct timespec t = {0, us * 1000l};
-    nanosleep(&t, NULL);
 }
 
 /* Kinds begin alike in threes, and some are the beginning of others. */
@@ -97,11 +89,11 @@ static struct engine_request *submit(uint32_t kind, enum deed deed, const uint32
 static bool act(struct engine_request *q, enum deed deed, const uint32_t *bits)
 {
     if (deed == CANCEL_LATER || deed == VANISH_LATER)
-        pause_us(bits[0] % 1500);
+        rig_sleep_us(bits[0] % 1500);
     if (deed == CANCEL_AFTER_TOKEN) /* the token is lost to the test, so its result is not looked at */
         wait_token(q);
     if (deed == CANCEL_FULL)
-        pause_us(200 + bits[0] % 3000);
+        rig_sleep_us(200 + bits[0] % 3000);
     if (deed != POLL && deed != CANCEL_FIRST)
         engine_request_cancel(q);
     if (deed == VANISH || deed == VANISH_LATER) {
@@ -199,31 +191,18 @@ static void nothing_is_lost_and_nobody_disturbed(void **state)
         assert_true(deeds[d] > 0);
 }
 
-static int setup(void **state)
-{
-    (void)state;
-    rig_open(&rig, &(struct engine_config){.state_bytes = 2u << 20, .check_every = 50, .running_max = 32, .mark_every = 40, .preempt_at = 12});
-    return 0;
-}
-
 static int setup_window(void **state)
 {
     rig_window = 24;
-    return setup(state);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    rig_close(&rig);
-    return 0;
+    return rig_setup(state);
 }
 
 int main(void)
 {
+    rig_config = (struct engine_config){.state_bytes = 2u << 20, .check_every = 50, .running_max = 32, .mark_every = 40, .preempt_at = 12};
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(nothing_is_lost_and_nobody_disturbed, setup, teardown),
-        cmocka_unit_test_setup_teardown(nothing_is_lost_and_nobody_disturbed, setup_window, teardown),
+        RIG_TEST(nothing_is_lost_and_nobody_disturbed),
+        cmocka_unit_test_setup_teardown(nothing_is_lost_and_nobody_disturbed, setup_window, rig_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

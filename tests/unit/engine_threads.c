@@ -2,26 +2,18 @@
 #include "engine_rig.h"
 
 #include <pthread.h>
-#include <time.h>
 
 enum { THREADS = 6, ROUNDS = 12, KINDS = 4 };
 
-static struct rig rig;
 static struct rig_result alone[KINDS];
 static uint32_t prompts[KINDS][80];
 
 static struct engine_request_config config(uint32_t kind)
 {
-    struct engine_request_config c = {.max_tokens = 10 + 8 * (int64_t)kind, .sampling = rig_greedy(), .ring = 16, .no_reuse = kind % 2};
-    c.sampling.temperature = 0.7f;
-    c.sampling.seed = kind;
+    struct engine_request_config c = rig_request(10 + 8 * (int64_t)kind, 0.7f, kind);
+    c.ring = 16;
+    c.no_reuse = kind % 2;
     return c;
-}
-
-static void pause_us(uint32_t us)
-{
-    struct timespec t = {0, us * 1000l};
-    nanosleep(&t, NULL);
 }
 
 static void *client(void *arg)
@@ -36,7 +28,7 @@ static void *client(void *arg)
         struct engine_request *q = rig_submit(&rig, &c, prompts[kind], 20 + 20 * kind);
         bool cancel = bits[1] % 3 == 0;
         if (cancel) {
-            pause_us(bits[2] % 3000);
+            rig_sleep_us(bits[2] % 3000);
             engine_request_cancel(q);
         }
         if (cancel && bits[3] % 2) { /* nobody polls: a vanished client */
@@ -70,12 +62,7 @@ static void clients_do_not_disturb_each_other(void **state)
         pthread_join(threads[i], &wrong);
         assert_int_equal((uintptr_t)wrong, 0);
     }
-    for (int i = 0; i < 1000; i++) {
-        engine_stats(rig.engine, &stats);
-        if (stats.running + stats.waiting == 0)
-            break;
-        pause_us(2000);
-    }
+    rig_settle(&stats);
     assert_int_equal(stats.running + stats.waiting, 0);
 }
 
@@ -95,25 +82,12 @@ static void state_is_consistent_afterwards(void **state)
     assert_non_null(kv);
 }
 
-static int setup(void **state)
-{
-    (void)state;
-    rig_open(&rig, &(struct engine_config){.state_bytes = 4u << 20});
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    rig_close(&rig);
-    return 0;
-}
-
 int main(void)
 {
+    rig_config = (struct engine_config){.state_bytes = 4u << 20};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(clients_do_not_disturb_each_other),
         cmocka_unit_test(state_is_consistent_afterwards),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
 }

@@ -39,7 +39,7 @@ static void rows_to(struct world *w, struct mirror *m, uint32_t to, uint32_t ste
     struct err err = {0};
     while (m->covered < to) {
         uint32_t n = to - m->covered < step ? to - m->covered : step;
-        n = kv_prefix_rows(w->kv, m->s, m->covered, n);
+        n = kv_rows_before(m->s, m->covered, n);
         while (kv_extend(w->kv, m->s, n, &err) != 0) {
             if (!kv_prefix_evict(w->kv)) {
                 fail_msg("no room for %u rows", n);
