@@ -131,12 +131,13 @@ def matrix_steps(run, golden, models, long):
     few = [os.path.join(golden, name) for name in MATRIX_MODELS]
     if long:
         few = sorted(os.path.join(golden, name) for name in os.listdir(golden) if os.path.exists(os.path.join(golden, name, "golden.json")))
-    steps = [("law matrix", [program("law_matrix"), "triples" if long else "pairs", "--table", table, *few])]
+    jobs = ["-j", str(max(2, (os.cpu_count() or 2) // 2))] if long else []
+    steps = [("law matrix", [program("law_matrix"), "triples" if long else "pairs", *jobs, "--table", table, *few])]
     if "smollm2" in models:
         steps.append(("law matrix, a real model", [program("law_matrix"), "triples" if long else "pairs", "--cpu", models["smollm2"]]))
     run.together(steps)
     for name in ("llama", "gemma3", "qwen3_5", "deepseek_v3") if long else ():
-        run.step(f"law matrix, whole, {name}", [program("law_matrix"), "full", os.path.join(golden, name)])
+        run.step(f"law matrix, whole, {name}", [program("law_matrix"), "full", *jobs, os.path.join(golden, name)])
 
 
 def single_steps(run, golden, names, long):

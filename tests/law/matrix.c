@@ -1,6 +1,8 @@
 /* tests/law/matrix.c - the first law over the engine: whatever is combined, a request's answer is the bytes of its plain run.
  *
- * usage: law_matrix [pairs|triples|full] [--cpu] [--device cuda] [--table FILE] MODEL...        --cpu: large models: no backend ref, four formats
+ * usage: law_matrix [pairs|triples|full] [-j JOBS] [--shard I/N] [--cpu] [--device cuda] [--table FILE] MODEL...
+ *
+ * --cpu: large models: no backend ref, four formats.  -j: so many processes.  --shard: of N parts the I-th, counted from 1.
  *
  * The plain run: the request alone, its prompt in one span, cold, no proposals, one thread, one step in flight.  An axis is a list of words
  * below; cells are chosen so that every pair (every triple) of words of different axes occurs in one, or all of them.  A cell that a
@@ -9,11 +11,16 @@
 #include "law/matrix.h"
 
 #include "base/mem.h"
+#include "base/thread.h"
 #include "ops/random_weight.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* ---- choosing cells ---- */
 
@@ -243,51 +250,176 @@ static int by_machine(const void *a, const void *b)
     return 0;
 }
 
+/* ---- running them ---- */
+
+enum { UNIT_CELLS = 200, CELL_SECONDS = 600, JOBS_MAX = 256, CELL_NOT_RUN = 3 };
+
+/* How it was asked for. */
+struct options {
+    const char *what, *device, *table_path;
+    bool cpu;
+    uint32_t jobs, shard, shards; /* shard 1 .. shards */
+    int models_at;
+};
+
+/* Cells that one process runs one after the other: those of a model and state format, and of one machine where they are many. */
+struct unit {
+    uint32_t first, end;
+};
+/* what the processes share; one mapping */
+struct shared {
+    _Atomic uint32_t next_unit;
+    unsigned char verdict[]; /* [cells] */
+};
+
+static uint32_t words_in_common(const struct cell *a, const struct cell *b)
+{
+    uint32_t n = 0;
+    while (n < AXIS_COUNT && a->word[n] == b->word[n])
+        n++;
+    return n;
+}
+
+static uint32_t units_make(const struct cell *cells, uint32_t count, struct unit *out)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t same = i ? words_in_common(&cells[i - 1], &cells[i]) : 0;
+        if (same <= AXIS_KV || (same <= AXIS_MACHINE && i - out[n - 1].first >= UNIT_CELLS))
+            out[n++].first = i;
+        out[n - 1].end = i + 1;
+    }
+    return n;
+}
+
+static void work(const struct options *o, const struct cell *cells, const struct unit *units, uint32_t unit_count, struct shared *shared,
+                 char **models, uint32_t model_count)
+{
+    static struct matrix m;
+    uint32_t u;
+    matrix_open(&m, model_count, (const char *const *)models, o->device, o->cpu);
+    while ((u = atomic_fetch_add(&shared->next_unit, 1)) < unit_count)
+        for (uint32_t i = units[u].first; u % o->shards == o->shard - 1 && i < units[u].end; i++) {
+            alarm(CELL_SECONDS); /* what hangs is not run */
+            shared->verdict[i] = (unsigned char)matrix_run(&m, &cells[i]);
+            fflush(stdout);
+        }
+    alarm(0);
+    matrix_close(&m);
+}
+
+/* In processes of their own: one that dies takes no other with it. */
+static int run_cells(const struct options *o, const struct cell *cells, const struct unit *units, uint32_t unit_count, struct shared *shared,
+                     char **models, uint32_t model_count)
+{
+    int failed = 0, status;
+    fflush(stdout);
+    for (uint32_t j = 0; j < o->jobs; j++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            work(o, cells, units, unit_count, shared, models, model_count);
+            fflush(stdout);
+            _exit(0);
+        }
+        failed += pid < 0;
+    }
+    while (wait(&status) > 0)
+        if (!WIFEXITED(status) || WEXITSTATUS(status)) {
+            printf("a process ended with status %#x: its cells were not run\n", (unsigned)status);
+            failed++;
+        }
+    return failed;
+}
+
+static bool option_number(const char *text, const char *format, uint32_t *a, uint32_t *b)
+{
+    int n = 0;
+    return (b ? sscanf(text, format, a, b, &n) == 2 : sscanf(text, format, a, &n) == 1) && text[n] == 0;
+}
+
+static bool parse(int argc, char **argv, struct options *o)
+{
+    *o = (struct options){.what = "pairs", .jobs = 1, .shard = 1, .shards = 1};
+    int at = 1;
+    bool good = true;
+    for (; at < argc && good; at++) {
+        const char *word = argv[at], *value = at + 1 < argc ? argv[at + 1] : "";
+        if (!strcmp(word, "pairs") || !strcmp(word, "triples") || !strcmp(word, "full"))
+            o->what = word;
+        else if (!strcmp(word, "--cpu"))
+            o->cpu = true;
+        else if (!strcmp(word, "--device"))
+            o->device = value, at++;
+        else if (!strcmp(word, "--table"))
+            o->table_path = value, at++;
+        else if (!strcmp(word, "-j"))
+            good = option_number(value, "%u%n", &o->jobs, NULL) && o->jobs && o->jobs <= JOBS_MAX, at++;
+        else if (!strcmp(word, "--shard"))
+            good = option_number(value, "%u/%u%n", &o->shard, &o->shards) && o->shard && o->shard <= o->shards, at++;
+        else
+            break;
+    }
+    o->models_at = at;
+    o->device = o->cpu ? "cpu" : o->device;
+    return good && at < argc && argv[at][0] != '-';
+}
+
+/* The table of what was run, and whether all of it was good. */
+static int tell_all(const struct options *o, const struct matrix *m, const struct cell *cells, const struct unit *units, uint32_t unit_count,
+                    const struct shared *shared, double seconds)
+{
+    struct table t = {0};
+    uint32_t good = 0, wrong = 0, refused = 0, missing = 0;
+    for (uint32_t a = 0; a < AXIS_COUNT; a++)
+        t.base[a + 1] = t.base[a] + m->sizes[a];
+    t.pairs = mem_try_zero((size_t)t.base[AXIS_COUNT] * t.base[AXIS_COUNT], sizeof *t.pairs);
+    FILE *f = o->table_path ? fopen(o->table_path, "w") : stdout;
+    if (!t.pairs || !f)
+        return 1;
+    for (uint32_t u = o->shard - 1; u < unit_count; u += o->shards)
+        for (uint32_t i = units[u].first; i < units[u].end; i++) {
+            unsigned char v = shared->verdict[i];
+            good += v == CELL_GOOD;
+            wrong += v == CELL_WRONG;
+            refused += v == CELL_REFUSED;
+            missing += v == CELL_NOT_RUN;
+            table_add(&t, &cells[i], v == CELL_NOT_RUN ? CELL_WRONG : (enum verdict)v);
+        }
+    table_print(f, &t, m, o->what);
+    if (o->table_path)
+        fclose(f);
+    mem_free(t.pairs);
+    printf("%s: %u cells, %u mismatches, %u refused by name, %u not run; %.0f s\n", o->what, good + wrong, wrong, refused, missing, seconds);
+    return wrong != 0 || missing != 0 || good == 0;
+}
+
 int main(int argc, char **argv)
 {
-    const char *what = argc > 1 && (!strcmp(argv[1], "triples") || !strcmp(argv[1], "full") || !strcmp(argv[1], "pairs")) ? argv[1] : NULL;
-    const char *table_path = NULL;
-    int at = what ? 2 : 1;
-    bool cpu = at < argc && !strcmp(argv[at], "--cpu");
-    const char *device = cpu ? "cpu" : NULL;
-    at += cpu;
-    if (at + 1 < argc && !strcmp(argv[at], "--device"))
-        device = argv[at + 1], at += 2;
-    if (at + 1 < argc && !strcmp(argv[at], "--table"))
-        table_path = argv[at + 1], at += 2;
-    if (at >= argc) {
-        fprintf(stderr, "usage: law_matrix [pairs|triples|full] [--cpu] [--device cuda] [--table FILE] MODEL...\n");
+    struct options o;
+    if (!parse(argc, argv, &o)) {
+        fprintf(stderr, "usage: law_matrix [pairs|triples|full] [-j JOBS] [--shard I/N] [--cpu] [--device cuda] [--table FILE] MODEL...\n");
         return 2;
     }
-    static struct matrix m;
-    struct table t = {0};
+    static struct matrix m; /* for its sizes and names */
     struct cell *cells = NULL;
-    uint32_t count = 0, good = 0, wrong = 0, refused = 0;
-    what = what ? what : "pairs";
-    matrix_open(&m, (uint32_t)(argc - at), (const char *const *)argv + at, device, cpu);
-    int rc = !strcmp(what, "full") ? cells_all(m.sizes, &cells, &count) : cells_cover(m.sizes, what[0] == 'p' ? 2 : 3, &cells, &count);
-    for (uint32_t a = 0; a < AXIS_COUNT; a++)
-        t.base[a + 1] = t.base[a] + m.sizes[a];
-    t.pairs = mem_try_zero((size_t)t.base[AXIS_COUNT] * t.base[AXIS_COUNT], sizeof *t.pairs);
-    if (rc || !t.pairs)
+    uint32_t count = 0, model_count = (uint32_t)(argc - o.models_at);
+    char **models = argv + o.models_at;
+    int64_t began = thread_now_ns();
+    matrix_open(&m, model_count, (const char *const *)models, o.device, o.cpu);
+    int rc = !strcmp(o.what, "full") ? cells_all(m.sizes, &cells, &count) : cells_cover(m.sizes, o.what[0] == 'p' ? 2 : 3, &cells, &count);
+    struct unit *units = rc ? NULL : mem_try_zero(count, sizeof *units);
+    size_t bytes = sizeof(struct shared) + count;
+    struct shared *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (!units || shared == MAP_FAILED)
         return 1;
     qsort(cells, count, sizeof *cells, by_machine);
-    for (uint32_t i = 0; i < count; i++) {
-        enum verdict v = matrix_run(&m, &cells[i]);
-        good += v == CELL_GOOD;
-        wrong += v == CELL_WRONG;
-        refused += v == CELL_REFUSED;
-        table_add(&t, &cells[i], v);
-    }
+    memset(shared->verdict, CELL_NOT_RUN, count);
+    uint32_t unit_count = units_make(cells, count, units);
+    int failed = run_cells(&o, cells, units, unit_count, shared, models, model_count);
+    rc = tell_all(&o, &m, cells, units, unit_count, shared, (double)(thread_now_ns() - began) / 1e9);
     matrix_close(&m);
-    FILE *f = table_path ? fopen(table_path, "w") : stdout;
-    if (!f)
-        return 1;
-    table_print(f, &t, &m, what);
-    if (table_path)
-        fclose(f);
+    munmap(shared, bytes);
     mem_free(cells);
-    mem_free(t.pairs);
-    printf("%s: %u cells, %u mismatches, %u refused by name\n", what, good + wrong, wrong, refused);
-    return wrong != 0 || good == 0;
+    mem_free(units);
+    return rc || failed;
 }

@@ -192,6 +192,7 @@ static uint32_t neighbours(struct matrix *m, const struct cell *cell, uint32_t v
         struct engine_request_config c = request_config(s, 100 + i);
         uint32_t n = 10 + 20 * i;
         c.chunk_max = i % 3 ? 0 : 9;
+        c.max_tokens = 6 + 6 * i; /* some end before it, some are given up with it */
         c.propose = propose_words[(i + cell->word[AXIS_CUT]) % propose_count].propose;
         prompt_make(ids, n, vocab, 200 + i);
         choices[count] = s->n;
@@ -224,6 +225,8 @@ static void run_request(struct matrix *m, const struct cell *cell, bool plain, s
     mine = submit(m, &c, prompt, PROMPT);
     if (mine)
         finish(mine, c.n, out);
+    for (uint32_t i = 0; i < count; i++)
+        engine_request_cancel(others[i]);
     for (uint32_t i = 0; i < count; i++)
         finish(others[i], choices[i], NULL);
 }
@@ -299,6 +302,10 @@ enum verdict matrix_run(struct matrix *m, const struct cell *cell)
     engine_stats(m->engine, &after);
     if (memcmp(&got, &m->plain[cell->word[AXIS_SAMPLING]], sizeof got) != 0) {
         tell(m, cell, "MISMATCH");
+        return CELL_WRONG;
+    }
+    if (mem_forbidden_count() != 0) {
+        tell(m, cell, "a step asked for memory");
         return CELL_WRONG;
     }
     if (preempting && after.preempted == before.preempted) {
