@@ -1,7 +1,7 @@
 /* front/history.c - see history.h.
  *
  *     rendering:  [ old rendering ][ answer ][ <special> ... ]      encoded once, with cuts
- *     ids:        [ old ids       ][ chosen ][ ids after the cut at the answer's end ]  */
+ *     ids:        [ old ids       ][ chosen ][ ids after the cut at the answer's end, or before it where no special token follows ]  */
 #include "front/history.h"
 
 #include "base/mem.h"
@@ -193,6 +193,49 @@ static size_t cut_of(const struct token_cuts *cuts, size_t byte)
     return SIZE_MAX;
 }
 
+/* Where ids end in the text they were encoded from or wrote: how far the bytes of ids and text are the same. */
+struct id_walk {
+    const uint32_t *ids;
+    size_t count, at, bytes; /* `at` ids end at byte `bytes` */
+    struct buf piece;
+};
+
+/* One id on; false: there is none, or its bytes are not the text's (a normaliser, a space that encoding adds). */
+static bool walk_on(struct id_walk *w, const struct texts *t, struct str text)
+{
+    w->piece.n = 0;
+    if (w->at == w->count || tokenizer_id_bytes(t->tokenizer, w->ids[w->at], w->at == 0, &w->piece) || w->piece.failed ||
+        w->piece.n > text.n - w->bytes || (w->piece.n && memcmp(w->piece.p, text.p + w->bytes, w->piece.n) != 0))
+        return false;
+    w->bytes += w->piece.n;
+    w->at++;
+    return true;
+}
+
+/* No special token follows what is known, so the ids around its end may depend on each other: the last byte where an id of then and one of
+ * now both end.  What is known is cut there.  Returns the ids of now before it; SIZE_MAX: there is no such byte. */
+static size_t known_shorten(const struct texts *t, struct str text, const struct token_ids *now, struct known *k)
+{
+    struct id_walk a = {.ids = k->ids, .count = k->id_count}, b = {.ids = now->ids, .count = now->n};
+    size_t cut = SIZE_MAX, ids = 0, bytes = 0;
+    bool going = true;
+    while (going) {
+        going = walk_on(a.bytes <= b.bytes ? &a : &b, t, text) && a.bytes <= k->bytes && b.bytes <= k->bytes;
+        if (going && a.bytes == b.bytes && a.bytes) {
+            cut = b.at;
+            ids = a.at;
+            bytes = a.bytes;
+        }
+    }
+    buf_free(&a.piece);
+    buf_free(&b.piece);
+    k->id_count = ids;
+    k->bytes = bytes;
+    while (k->cut_count && k->cut_bytes[k->cut_count - 1] > bytes)
+        k->cut_count--;
+    return cut;
+}
+
 /* out = what is known, then the new ids from `cut` on. */
 static int splice(struct token_ids *ids, const struct known *k, size_t cut, struct err *err)
 {
@@ -246,6 +289,8 @@ static int encode_known(const struct texts *t, const struct chat_rendered *r, st
             if (cuts.bytes[i] == last)
                 rc = cut_last(t, r, ids, last, &cuts.ids[i], err);
     size_t cut = rc == 0 && k->bytes ? cut_of(&cuts, k->bytes) : SIZE_MAX;
+    if (rc == 0 && k->bytes && cut == SIZE_MAX)
+        cut = known_shorten(t, buf_view(&r->text), ids, k);
     if (cut == SIZE_MAX)
         known_free(k);
     if (rc == 0)

@@ -2,7 +2,8 @@
  *
  * Owns:       a bounded list of what was rendered and answered, the least recently used given up first.
  * Invariants: 1. Ids are kept only where the new rendering begins with the same bytes, with the same bytes from users, as the old rendering
- *                and its answer together, and a special token follows: else the text is encoded anew.
+ *                and its answer together: all of them when a special token follows, else up to the last byte where an id of then and an id
+ *                of the text encoded anew both end.
  *             2. Nothing of one tenant is found by another.
  * Threads:    any; one lock.
  * Why: encoding an answer's text may give other ids than those that were chosen, and then nothing after them is known state. */

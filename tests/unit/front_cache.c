@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -304,6 +305,66 @@ static void only_the_same_rendering_keeps_ids(void **state)
     rh_model_close(m);
 }
 
+/* The first reference model with a template that ends turns in plain text. */
+static struct rh_model *open_plain_turns(char dir[64])
+{
+    static const char *const files[] = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"};
+    static const char turns[] = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+                                "{% if add_generation_prompt %}assistant: {% endif %}";
+    char from[512], to[512];
+    snprintf(dir, 64, "/tmp/turns-XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(from, sizeof from, "%s/%s", paths[0], files[i]);
+        snprintf(to, sizeof to, "%s/%s", dir, files[i]);
+        assert_int_equal(symlink(from, to), 0);
+    }
+    snprintf(to, sizeof to, "%s/chat_template.jinja", dir);
+    FILE *f = fopen(to, "w");
+    assert_non_null(f);
+    fputs(turns, f);
+    fclose(f);
+    return open_model(dir);
+}
+
+/* Then they are kept up to where an id of then and one of now end together: all but the last few, and the text is the same. */
+static void plain_turn_ends_keep_ids_too(void **state)
+{
+    static struct answer a, b;
+    static struct rh_bias bias[384];
+    char messages[4096], dir[64], command[96];
+    struct rh_sampling sampling;
+    uint32_t kept = 0, all = 0, whole = 0;
+    (void)state;
+    struct rh_model *m = open_plain_turns(dir);
+    ascii_sampling(m, &sampling, bias);
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        const char *first = "[{\"role\":\"user\",\"content\":\"hi\"}]";
+        struct rh_chat chat = {.messages_json = {first, strlen(first)}};
+        struct rh_request_options o = {.chat = &chat, .max_tokens = 12, .ignore_eos = true, .sampling = &sampling, .seed_given = true, .seed = seed,
+                                       .top_logprobs = TOPS};
+        run(m, &o, &a);
+        snprintf(messages, sizeof messages, "[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"%.*s\"},"
+                 "{\"role\":\"user\",\"content\":\"go on\"}]", (int)a.text_n, a.text);
+        chat.messages_json = (struct rh_text){messages, strlen(messages)};
+        run(m, &o, &b);
+        uint32_t same = 0;
+        while (same < a.n && b.prompt[a.prompt_n + same] == a.ids[same])
+            same++;
+        kept += same;
+        all += a.n;
+        whole += same == a.n;
+        assert_memory_equal(b.prompt, a.prompt, a.prompt_n * sizeof *a.prompt);
+        assert_true(b.done.usage.cached_tokens + 1 >= a.prompt_n + (same ? same : 1));
+        assert_cold_same(m, &o, &b);
+    }
+    print_message("%u of %u ids kept, %u of 40 answers whole\n", kept, all, whole);
+    assert_true(kept * 10 >= all * 9);
+    rh_model_close(m);
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    assert_int_equal(system(command), 0);
+}
+
 static int setup(void **state)
 {
     struct rh_error err = {0};
@@ -326,6 +387,7 @@ int main(void)
         cmocka_unit_test(tenants_are_apart_and_misses_say_why),
         cmocka_unit_test(boundaries_are_kept),
         cmocka_unit_test(only_the_same_rendering_keeps_ids),
+        cmocka_unit_test(plain_turn_ends_keep_ids_too),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
