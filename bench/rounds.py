@@ -1,32 +1,53 @@
 """rounds.py: what guessing ahead saves, and that it changes nothing.
 
-usage: rounds.py RHAPSODE MODEL [--draft MODEL] [--tokens N] [--repeat N]
+usage: rounds.py RHAPSODE MODEL [--draft MODEL] [--tokens N] [--repeat N] [--lines N] [--tasks edit,prose]
 
-Two tasks: an edit (a file to be repeated with one name changed) and a text without repetition.  Each is answered plainly and with every way of
-guessing, interleaved; ids must be equal.  Prints median decode tokens/s, the ratio to plain, forwards and what was guessed.
+Two tasks: an edit (a file of 400 lines to be written again with one name changed; the answer's first lines are given, so that a small model goes
+on) and a text without repetition.  Each is answered plainly and with every way of guessing, interleaved; ids must be equal.  Prints median decode
+tokens/s, the ratio to plain, forwards and what was guessed.
 """
 import argparse
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
 
-SOURCE = "\n".join(f"int item_{name}(struct item *it, int value)\n{{\n    it->{name} = value;\n    it->count_total += {i};\n    return it->{name};\n}}\n"
-                   for i, name in enumerate(("width", "height", "depth", "colour", "weight", "price", "name", "owner")))
-EDIT = f"Here is a C file:\n\n```c\n{SOURCE}```\n\nWrite the whole file again, with count_total renamed to total. Change nothing else.\n"
+WORDS = ("width height depth colour weight price name owner angle speed limit index level shape phase token stack queue table block"
+         " range value label event frame layer panel route state track").split()
+GIVEN = 12  # lines of the answer that the prompt holds
+
+
+def source(lines):
+    """Functions that differ: `lines` lines in all."""
+    draw, out = random.Random(7), []
+    while len(out) < lines:
+        a, b, c = draw.sample(WORDS, 3)
+        body = [f"    it->{a} = {b} + {draw.randrange(100)};", f"    if (it->{b} > {c})\n        it->{c} -= {draw.randrange(9) + 1};",
+                f"    it->count_total += {draw.randrange(50)};", f"    set_{c}(it, {a}, {b});", f"    it->{b} *= it->{c};"]
+        out += [f"int {a}_{b}(struct item *it, int {b}, int {c})", "{", *"\n".join(draw.sample(body, draw.randrange(3, 6))).split("\n"),
+                f"    return it->{a};", "}", ""]
+    return out[:lines]
+
+
+def edit_prompt(lines):
+    file = source(lines)
+    begun = [line.replace("count_total", "total") for line in file[:GIVEN]]
+    return "The file item.c:\n\n" + "\n".join(file) + "\n\nThe file item.c with count_total renamed to total:\n\n" + "\n".join(begun) + "\n"
+
+
 PROSE = "Write a long story about a lighthouse keeper who finds a map. Never repeat a sentence."
 
 
-def run(args, text, who):
+def run(args, task, who):
+    common = ["--json", "--max-tokens", str(args.tokens), "--seed", "1", "--propose", who, *(["--draft", args.draft] if args.draft else [])]
     with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
-        json.dump([{"role": "user", "content": text}], f)
+        json.dump([{"role": "user", "content": PROSE}], f)
         f.flush()
-        command = [args.rhapsode, "generate", args.model, "--chat", f.name, "--json", "--max-tokens", str(args.tokens), "--seed", "1",
-                   "--temperature", "0" if text is EDIT else "0.8", "--propose", who]
-        command += ["--draft", args.draft] if args.draft else []
-        return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        what = ["--prompt", edit_prompt(args.lines), "--temperature", "0"] if task == "edit" else ["--chat", f.name, "--temperature", "0.8"]
+        return json.loads(subprocess.run([args.rhapsode, "generate", args.model, *what, *common], check=True, capture_output=True).stdout)
 
 
 def main():
@@ -36,15 +57,17 @@ def main():
     p.add_argument("--draft")
     p.add_argument("--tokens", type=int, default=300)
     p.add_argument("--repeat", type=int, default=3)
+    p.add_argument("--lines", type=int, default=400)
+    p.add_argument("--tasks", default="edit,prose")
     args = p.parse_args()
     ways = ["none", "echo", "lookup", "echo,lookup"] + (["draft"] if args.draft else [])
     wrong = 0
-    for name, text in (("edit", EDIT), ("prose", PROSE)):
+    for name in args.tasks.split(","):
         rates = {w: [] for w in ways}
         last = {}
         for _ in range(args.repeat):
             for w in ways:
-                last[w] = run(args, text, w)
+                last[w] = run(args, name, w)
                 rates[w].append(last[w]["timings"]["decode_tokens_per_s"])
         plain = statistics.median(rates["none"])
         for w in ways:

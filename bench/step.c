@@ -1,9 +1,11 @@
 /* bench/step.c - where a decode step's time goes: per kind of record, at barriers, outside kernels.
  *
- * Usage: bench_step MODEL [-t threads] [-n sequences] [-d depth] [-r steps]
+ * Usage: bench_step MODEL [-t threads] [-n sequences] [-d depth] [-r steps] [-e]
  * Every step is one row of each sequence, greedy.  Times are worker 0's; "host" is what enqueuing takes on the calling thread,
- * "outside" all of a step's wall time in which worker 0 ran no record. */
+ * "outside" all of a step's wall time in which worker 0 ran no record.  -e: through the engine, whose requests are polled by this
+ * thread; "outside" is then what the whole loop costs: plan, commit, events. */
 #include "../tests/model_run.h"
+#include "engine/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +18,7 @@ enum { SEQUENCES_MAX = 256, ROWS_MAX = 512 };
 struct options {
     const char *path;
     uint32_t threads, sequences, depth, steps;
+    bool engine;
 };
 
 static struct kv_seq *seqs[SEQUENCES_MAX];
@@ -91,10 +94,67 @@ static void print(const struct cpu_profile *p, const struct options *o, int64_t 
            (double)wait * per, (double)(wall - run - wait) * per, (double)host * per);
 }
 
+/* ---- through the engine ---- */
+
+static struct engine_request *submit(struct engine *e, uint32_t i, uint32_t tokens)
+{
+    struct err err = {0};
+    struct engine_request *q = NULL;
+    struct engine_request_config c = {.max_tokens = tokens, .sampling = greedy, .no_reuse = true, .ring = tokens};
+    uint32_t id = 5 + i * 7;
+    for (uint32_t k = 0; k < 6; k++)
+        c.sampling.order[k] = (uint8_t)k;
+    must(engine_request_new(e, &c, &q, &err), &err);
+    must(engine_submit(q, &id, 1, &err), &err);
+    return q;
+}
+
+/* All requests to their ends, from prompts of one id: every step is one row of each. */
+static void run_engine(struct run *r, const struct options *o)
+{
+    static struct engine_request *q[SEQUENCES_MAX];
+    static struct cpu_profile profile;
+    struct engine_gate gate; /* held while they are submitted: they begin together */
+    struct engine *e = NULL;
+    struct err err = {0};
+    struct engine_stats stats;
+    uint32_t done = 0;
+    engine_gate_init(&gate);
+    struct engine_config cfg = {.model = r->model, .device = r->device, .gate = &gate, .state_bytes = (uint64_t)2 << 30, .rows_max = ROWS_MAX,
+                                .running_max = SEQUENCES_MAX};
+    must(engine_open(&cfg, &e, &err), &err);
+    engine_gate_enter(&gate);
+    for (uint32_t i = 0; i < o->sequences; i++)
+        q[i] = submit(e, i, o->steps);
+    cpu_profile(r->device, &profile);
+    int64_t begin = thread_now_ns();
+    engine_gate_leave(&gate);
+    while (done < o->sequences) {
+        struct engine_event ev;
+        uint32_t seen = engine_request_seen(q[done]);
+        while (engine_poll(q[done], &ev) && ev.kind != ENGINE_DONE) {
+        }
+        if (engine_request_outcome(q[done], 0)->done_ns)
+            done++;
+        else
+            engine_request_wait(q[done], seen, 100000000);
+    }
+    int64_t wall = thread_now_ns() - begin;
+    engine_stats(e, &stats);
+    for (uint32_t i = 0; i < o->sequences; i++)
+        engine_request_release(q[i]);
+    engine_close(e);
+    cpu_profile(r->device, NULL);
+    struct options steps = *o;
+    steps.steps = (uint32_t)stats.steps;
+    print(&profile, &steps, wall, 0);
+    engine_gate_free(&gate);
+}
+
 static bool parse(int argc, char **argv, struct options *o)
 {
-    for (int c; (c = getopt(argc, argv, "t:n:d:r:")) != -1;) {
-        uint32_t v = c == '?' ? 0 : (uint32_t)strtoul(optarg, NULL, 10);
+    for (int c; (c = getopt(argc, argv, "t:n:d:r:e")) != -1;) {
+        uint32_t v = c == '?' || c == 'e' ? 0 : (uint32_t)strtoul(optarg, NULL, 10);
         if (c == 't')
             o->threads = v;
         else if (c == 'n')
@@ -103,6 +163,8 @@ static bool parse(int argc, char **argv, struct options *o)
             o->depth = v;
         else if (c == 'r')
             o->steps = v;
+        else if (c == 'e')
+            o->engine = true;
         else
             return false;
     }
@@ -114,7 +176,7 @@ int main(int argc, char **argv)
 {
     struct options o = {.sequences = 1, .depth = 32, .steps = 64};
     if (!parse(argc, argv, &o)) {
-        fprintf(stderr, "usage: bench_step MODEL [-t threads] [-n sequences, at most %d] [-d depth] [-r steps]\n", SEQUENCES_MAX);
+        fprintf(stderr, "usage: bench_step MODEL [-t threads] [-n sequences, at most %d] [-d depth] [-r steps] [-e]\n", SEQUENCES_MAX);
         return 1;
     }
     struct err err = {0};
@@ -122,6 +184,11 @@ int main(int argc, char **argv)
     struct run_config cfg = {.backend = "cpu", .threads = o.threads, .kv = "f16", .context = o.depth + o.steps + 8, .rows_max = ROWS_MAX,
                              .logit_rows_max = o.sequences, .kv_bytes = (uint64_t)2 << 30};
     must(run_open(&r, o.path, &cfg, &err), &err);
+    if (o.engine) {
+        run_engine(&r, &o);
+        run_close(&r);
+        return 0;
+    }
     fill(&r, &o);
     static struct cpu_profile profile;
     for (int i = 0; i < 4; i++)

@@ -111,20 +111,27 @@ static uint64_t unit_cost(const struct task *t, uint32_t block)
     return (uint64_t)(to - from + KV_PAGE) * t->rows * t->heads;
 }
 
+/* Rows of a task: as many tiles as it takes, all about as high, so that no worker gets a low one that reads as much. */
+static uint32_t tile_of(const struct plan *p, const struct kv_span *s)
+{
+    uint32_t tiles = (s->row_count + p->tile_rows - 1) / p->tile_rows;
+    return (s->row_count + tiles - 1) / tiles;
+}
+
 /* The next task in the fixed order: spans, tiles of rows, kv heads, groups of query heads.  A task starts zeroed. */
 static bool task_next(const struct plan *p, struct task *t)
 {
     const struct op_attention *op = p->op;
     if (t->started && ++t->head_at == op->layer->n_kv_heads * p->groups)
-        t->head_at = 0, t->tile_at += p->tile_rows;
+        t->head_at = 0, t->tile_at += tile_of(p, t->span);
     t->started = true;
     if (t->span_at < op->span_count && t->tile_at >= op->spans[t->span_at].row_count)
         t->tile_at = 0, t->span_at++;
     if (t->span_at >= op->span_count)
         return false;
     const struct kv_span *s = t->span = op->spans + t->span_at;
-    uint32_t per_kv = op->n_heads / op->layer->n_kv_heads, group = t->head_at % p->groups;
-    t->rows = s->row_count - t->tile_at < p->tile_rows ? s->row_count - t->tile_at : p->tile_rows;
+    uint32_t per_kv = op->n_heads / op->layer->n_kv_heads, group = t->head_at % p->groups, rows = tile_of(p, s);
+    t->rows = s->row_count - t->tile_at < rows ? s->row_count - t->tile_at : rows;
     t->row = s->row_first + t->tile_at;
     t->pos = s->pos_first + t->tile_at;
     t->kv_head = t->head_at / p->groups;
