@@ -8,7 +8,7 @@
  * step of both kinds is made shorter by as much as it spreads more than steps of decoding alone do.
  *
  * Invariant: nothing chosen here changes a result: rows may be cut anywhere. */
-#include "engine/engine_int.h"
+#include "engine/clock.h"
 
 enum { ROWS_FIRST = 16, DECODE_EVERY = 16 };
 static const double STEP_NS_MOST = 240e6;   /* while somebody else waits for the next step: a little less than 250 ms, spread apart */
@@ -16,6 +16,7 @@ static const double BOTH_SHARE = 0.985;     /* of twice the time decoding takes 
 static const double SPREAD_ABOVE = 0.03, SPREAD_LEARN = 0.05, SPREAD_MOST = 1.5; /* so many steps lie above it */
 static const double FIXED_SHARE_MOST = 0.1; /* of a step's time, when steps are cut short with nobody there */
 static const double LEARN = 0.25, ODD = 0.25; /* of what was not expected; what is off by more of what was, counts as so much */
+static const double ROW_GUESS = 0.05;        /* of a step's time, for widths never run */
 static const double PART_LEAST = 0.02;      /* of a step's time, for either part */
 
 static uint32_t rows_in(double ns, double row_ns, uint32_t room)
@@ -116,4 +117,33 @@ void clock_learn(struct sched_clock *c, uint32_t prefill_rows, bool decoding, do
     }
     if (prefill_rows && decoding)
         keep_parts(c, prefill_rows, took);
+}
+
+/* ---- by the number of rows ---- */
+
+double costs_of(const struct row_costs *c, uint32_t rows)
+{
+    uint32_t low = rows < COST_ROWS_MAX ? rows : COST_ROWS_MAX, high = low, least = 1;
+    while (low > 0 && c->ns[low] <= 0)
+        low--;
+    while (high <= COST_ROWS_MAX && c->ns[high] <= 0)
+        high++;
+    if (low == 0)
+        return high <= COST_ROWS_MAX ? c->ns[high] : 1 + ROW_GUESS * rows;
+    if (high == low)
+        return c->ns[low];
+    if (high <= COST_ROWS_MAX)
+        return c->ns[low] + (c->ns[high] - c->ns[low]) * (rows - low) / (high - low);
+    while (c->ns[least] <= 0) /* past what was measured: as it rose so far */
+        least++;
+    double rise = low > least ? (c->ns[low] - c->ns[least]) / (low - least) : 0, guess = ROW_GUESS * c->ns[low];
+    return c->ns[low] + (rise > guess ? rise : guess) * (rows - low);
+}
+
+void costs_learn(struct row_costs *c, uint32_t rows, double took_ns)
+{
+    if (rows == 0 || rows > COST_ROWS_MAX)
+        return;
+    double *t = &c->ns[rows];
+    *t = *t > 0 ? 0.8 * *t + 0.2 * took_ns : took_ns;
 }

@@ -10,6 +10,7 @@
 #define RH_ENGINE_INT_H
 
 #include "base/thread.h"
+#include "engine/clock.h"
 #include "engine/engine.h"
 #include "engine/history.h"
 #include "engine/proposer.h"
@@ -18,7 +19,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { STEPS_MAX = 2, STEP_LOGIT_ROWS = 16, COST_ROWS_MAX = 96 };
+enum { STEPS_MAX = 2, STEP_LOGIT_ROWS = 16 };
 
 /* ---- sequences ---- */
 
@@ -141,25 +142,6 @@ struct step {
     uint32_t decode_rows;          /* their rows */
 };
 
-/* what forwards of so many rows take */
-struct row_costs {
-    double ns[COST_ROWS_MAX + 1]; /* 0 = not seen yet */
-};
-
-/* the clock: how long rows take */
-struct sched_clock {
-    double decode_ns;      /* a step of decode rows only */
-    double row_ns;         /* one further prefill row; of chunks as wide as the last ones */
-    double usual_rows;     /* of those; 0: the last step had none */
-    double decode_spread, both_spread; /* how far above what was expected all but few steps lie, as a factor; 0: not known */
-    uint32_t turn;         /* steps of both kinds since the last without prompt rows */
-    double draft_row_ns;   /* a row the draft model catches up with */
-    int64_t draft_looked_ns; /* when it was last asked although it did not seem to pay */
-    struct row_costs decode; /* steps without prefill */
-    struct row_costs draft;  /* the draft model's, a guess a row */
-    int64_t last_ns;       /* end of the step before */
-};
-
 struct engine {
     struct engine_config cfg;
     _Atomic uint32_t refs;      /* the owner's and one per request */
@@ -209,10 +191,6 @@ void sched_queue_followers(struct engine *e, struct engine_request *r);
 void seq_finish(struct engine *e, struct seq *s, enum engine_finish finish, int stop, const struct err *err);
 void seq_fail(struct engine *e, struct seq *s, const struct err *err);
 
-/* clock.c: prompt rows of a step with `room` for them; others: somebody beside the prompt's sequence runs or waits */
-uint32_t clock_rows(struct sched_clock *c, uint32_t room, bool decoding, bool others, uint32_t step_ms);
-void clock_learn(struct sched_clock *c, uint32_t prefill_rows, bool decoding, double took_ns);
-
 /* draft.c */
 int draft_open_pool(struct engine *e, struct err *err);
 void draft_close_pool(struct engine *e);
@@ -240,8 +218,6 @@ void propose_observe(struct seq *s); /* after tokens were chosen */
 void propose_round(struct engine *e, struct seq *s, uint32_t rows, uint32_t sequences, uint32_t room);
 void propose_settle(struct seq *s, const struct proposal *p, uint32_t accepted, uint32_t looked);
 void propose_earn(struct seq *s, uint32_t sequences); /* it decoded in a step of so many */
-double costs_of(const struct row_costs *c, uint32_t rows);
-void costs_learn(struct row_costs *c, uint32_t rows, double took_ns);
 
 /* batch.c */
 int batch_open(struct engine *e, struct err *err);

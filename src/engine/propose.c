@@ -14,7 +14,6 @@
 #include "engine/engine_int.h"
 
 enum { PROBE_DEPTH = 3 };
-static const double ROW_GUESS = 0.05; /* of a step's time, for widths never run */
 static const double DRAFT_ROW_GUESS = 0.3; /* of a guess, for a row among many */
 static const double DRAFT_LOOK_SHARE = 0.01; /* of the time, for a draft that does not seem to pay */
 static const float CREDIT_FIRST = 0.5f, CREDIT_EARNED = 0.005f, CREDIT_MOST = 16; /* steps */
@@ -61,33 +60,6 @@ void propose_observe(struct seq *s)
 }
 
 /* ---- cost ---- */
-
-double costs_of(const struct row_costs *c, uint32_t rows)
-{
-    uint32_t low = rows < COST_ROWS_MAX ? rows : COST_ROWS_MAX, high = low, least = 1;
-    while (low > 0 && c->ns[low] <= 0)
-        low--;
-    while (high <= COST_ROWS_MAX && c->ns[high] <= 0)
-        high++;
-    if (low == 0)
-        return high <= COST_ROWS_MAX ? c->ns[high] : 1 + ROW_GUESS * rows;
-    if (high == low)
-        return c->ns[low];
-    if (high <= COST_ROWS_MAX)
-        return c->ns[low] + (c->ns[high] - c->ns[low]) * (rows - low) / (high - low);
-    while (c->ns[least] <= 0) /* past what was measured: as it rose so far */
-        least++;
-    double rise = low > least ? (c->ns[low] - c->ns[least]) / (low - least) : 0, guess = ROW_GUESS * c->ns[low];
-    return c->ns[low] + (rise > guess ? rise : guess) * (rows - low);
-}
-
-void costs_learn(struct row_costs *c, uint32_t rows, double took_ns)
-{
-    if (rows == 0 || rows > COST_ROWS_MAX)
-        return;
-    double *t = &c->ns[rows];
-    *t = *t > 0 ? 0.8 * *t + 0.2 * took_ns : took_ns;
-}
 
 /* The best number of drafts, at most `most`, beside the rows the step has and the sequence's own; each costs each_ns to make.  *faster:
  * tokens a ns then, over those without. */
