@@ -38,6 +38,8 @@ struct rh_host_options {
     const char *cpu_isa;      /* cap of the CPU level: "ref", "avx2", "avx512", "avx512vnni"; NULL = best */
     uint32_t threads;         /* 0 = physical cores, the cgroup quota respected */
     bool no_pin;              /* leave workers unpinned */
+    uint32_t spin_us;         /* how long idle workers spin before they sleep; 0 = 60 */
+    uint32_t cpus_left;       /* CPUs that spinning workers leave to others; 0 = none */
     uint64_t state_bytes;     /* budget of sequence state; 0 = what the largest context of one sequence takes, within free memory */
     const char *store_dir;    /* NULL = $RHAPSODE_HOME or ~/.local/share/rhapsode, given by the caller's environment reading */
 };
@@ -117,6 +119,9 @@ void rh_sampling_default(struct rh_model *m, struct rh_sampling *out);
 
 /* ---- requests: asynchronous; enter by a queue, leave by one bounded ring of events each ---- */
 
+/* MODEL: as the model's files say (mean or last; last when they say nothing). */
+enum rh_embed { RH_EMBED_NONE, RH_EMBED_MODEL, RH_EMBED_MEAN, RH_EMBED_LAST };
+
 struct rh_request;
 struct rh_request_options {
     /* exactly one input: */
@@ -146,6 +151,15 @@ struct rh_request_options {
     const char *output;             /* how the answer is read (docs/output.md): "none" = all of it is TEXT; "auto" = as the chat template
                                      * says; or a format's name.  NULL = "auto" for a chat, "none" for raw text and ids */
     bool no_calls;                  /* tool calls stay text.  They do in a chat without tools, too */
+    bool call_required;             /* the answer begins with a call of one of the chat's tools (after a reasoning block that the prompt opened),
+                                     * unless max_tokens or a stop string end it before; its arguments are the model's */
+    const char *call_name;          /* ... of this one; NULL = any */
+    bool prompt_logprobs;           /* how likely each id of the prompt was: rh_request_prompt_logprob */
+    uint32_t prompt_top_logprobs;   /* and the likeliest there, at most 20 */
+    bool truncate;                  /* a prompt that is too long is shortened: a chat by its oldest messages, raw text and ids at their beginning, a
+                                     * text to embed at its end; PROMPT says by how much */
+    enum rh_embed embed;            /* not NONE: no answer, but the DONE event has the embedding of the text */
+    uint32_t dimensions;            /* of it: its first ones, scaled to length 1 again; 0 = all */
     /* Called on the library's threads whenever rh_poll may have something new, and more often: it must neither block nor call the library.
      * It is not called any more once rh_request_free has returned.  Who gives one polls with timeout_ms 0. */
     void (*notify)(void *ctx);
@@ -180,7 +194,7 @@ struct rh_cache { /* what of the prompt was known */
 };
 struct rh_timings { double load_ms, queue_ms, prefill_ms, decode_ms, prefill_tokens_per_s, decode_tokens_per_s; };
 
-enum { RH_DEPTH_MAX = 31 };
+enum { RH_DEPTH_MAX = 31, RH_PROMPT_TOP_MAX = 20 };
 /* Rounds of guessed tokens; `fill`: spans copied or forced, which count as forwards only. */
 struct rh_fill { uint32_t events, injected, echo, forced, wasted_samples, accepted, rejected, span_lengths[RH_DEPTH_MAX + 1]; };
 struct rh_speculation {
@@ -200,6 +214,8 @@ struct rh_event { /* pointers are valid until the next rh_poll of the request */
     const char *call_id, *call_name;         /* CALL_BEGIN: the model's own id, or one that was drawn */
     bool call_whole;                         /* CALL_END: else the call broke off, and its arguments may be incomplete JSON */
     const uint32_t *prompt_ids; size_t prompt_count; /* PROMPT */
+    uint32_t dropped;                        /* PROMPT: messages (of a chat) or ids that were left away to make it fit */
+    const float *embedding; size_t embedding_n; /* DONE of a request to embed: a vector of length 1 */
     enum rh_finish finish;                   /* DONE */
     const char *stop_string;                 /* DONE by a stop string, else NULL */
     uint32_t call_count;                     /* DONE: calls begun */
@@ -211,22 +227,37 @@ struct rh_event { /* pointers are valid until the next rh_poll of the request */
 };
 /* Next event: 1 and *out filled; 0 on time-out; RH_ERR_END after the last DONE.  timeout_ms < 0 waits, 0 returns at once. */
 int rh_poll(struct rh_request *r, struct rh_event *out, int timeout_ms);
+/* After the first choice's DONE, with prompt_logprobs: the log-probability of the prompt's id at `position` (from 1 on), and the likeliest ids
+ * there; tops has room for prompt_top_logprobs.  False: not known. */
+bool rh_request_prompt_logprob(const struct rh_request *r, size_t position, float *logprob, struct rh_top *tops, uint32_t *top_count);
 /* How far the prompt is read: positions done, of so many (0 while the ids are not known yet).  The polling thread. */
 void rh_request_progress(struct rh_request *r, uint32_t *done, uint32_t *total);
 
 /* ---- what a model is doing: any thread, as of its engine's last step ---- */
 
-enum { RH_MISS_COUNT = 8 };
+enum { RH_MISS_COUNT = 8, RH_STEP_BUCKETS = 12 };
 struct rh_stats {
     uint32_t positions_max;        /* longest prompt and answer: the context, or what the state budget holds */
     uint32_t waiting, running;     /* choices */
+    uint32_t waiting_again, prefilling; /* of waiting: pre-empted; of running: still reading their prompt */
     uint64_t steps, rows, preempted;
+    uint64_t step_rows[RH_STEP_BUCKETS]; /* steps of up to 1, 2, 4, ... rows (the last: of more) */
+    uint64_t cancelled;            /* choices ended by rh_request_cancel... */
+    uint64_t cancel_steps_max;     /* ...and the most steps that ended between the call and the end */
+    uint64_t failed_steps;
+    bool device_failed;            /* the last step failed by the device */
+    double stalled_ms;             /* the engine works, and for so long no step has ended; 0 while it rests */
+    uint64_t device_progress;      /* grows while the device works on a step; 0: it does not tell */
+    uint64_t pages_free, pages_live, pages_cached; /* of sequence state, all groups of layers */
     uint64_t state_total_bytes, state_free_bytes, state_live_bytes, state_cached_bytes, state_peak_bytes;
     uint64_t prompt_tokens, cached_tokens; /* of prompts that were admitted */
     uint64_t misses[RH_MISS_COUNT];        /* prompts, by why no more of them was known... */
     const char *miss_names[RH_MISS_COUNT]; /* ...as in rh_cache.reason; "none": all was */
 };
 void rh_stats(struct rh_model *m, struct rh_stats *out);
+struct rh_memory { const char *space, *component; uint64_t planned_bytes, live_bytes; };
+/* What the model takes, by component; at most `most` of them.  Returns how many. */
+uint32_t rh_memory(struct rh_model *m, struct rh_memory *out, uint32_t most);
 
 /* ---- measure ---- */
 

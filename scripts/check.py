@@ -207,7 +207,7 @@ def tier_check(run, long=False):
     models = real_models(run)
     single_steps(run, golden, [models[n] for n in models], long)
     matrix_steps(run, golden, models, long)
-    env = {"RHAPSODE": os.path.join(RELEASE, "rhapsode"), "MODELS": MODELS, "RELEASE": RELEASE, **({"LOAD_STREAMS": "2000", "LOAD_SECONDS": "600"} if long else {"LOAD_SECONDS": "60"})}
+    env = {"RHAPSODE": os.path.join(RELEASE, "rhapsode"), "MODELS": MODELS, "RELEASE": RELEASE, **({"LOAD_STREAMS": "2000", "LOAD_SECONDS": "600", "API_EXAMPLES": "200"} if long else {"LOAD_SECONDS": "60"})}
     run.step("program", [PYTHON, "-m", "pytest", "-q", "tests"], env)
     sanitizer_steps(run, long)
     fuzz_steps(run, 0)

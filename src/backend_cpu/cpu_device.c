@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CPU_ARITHMETIC = 3, SCRATCH_ALIGN = 4096 };
+enum { CPU_ARITHMETIC = 3, SCRATCH_ALIGN = 4096, SPIN_DEFAULT_US = 60 };
 
 static void device_close(struct device *d)
 {
@@ -40,6 +40,8 @@ static int device_open(const struct device_config *cfg, struct device **out, str
     d->head.backend = &backend_cpu;
     d->n_threads = n;
     d->pin = cfg->pin;
+    d->queue.spin_ns = 1000ll * (cfg->spin_us ? cfg->spin_us : SPIN_DEFAULT_US);
+    d->queue.cpus_left = cfg->cpus_left;
     pthread_mutex_init(&d->failure.lock, NULL);
     int rc = cpu_level_select(cfg->level, &d->kernels, &d->level, err);
     if (!rc)
@@ -207,6 +209,7 @@ const struct backend backend_cpu = {
     .event_record = cpu_event_record,
     .event_wait = cpu_event_wait,
     .event_done = cpu_event_done,
+    .progress = cpu_progress,
     .kv_format_supported = cpu_kv_format_supported,
     .copy_in = cpu_op_copy_in,
     .copy_out = cpu_op_copy_out,

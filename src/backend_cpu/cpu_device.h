@@ -33,6 +33,8 @@ struct cpu_queue {
     _Atomic uint32_t completed_word;
     _Atomic bool stop;
     struct cpu_meet meet;
+    int64_t spin_ns;          /* how long a wait spins before it sleeps */
+    uint32_t cpus_left;       /* CPUs that never spin; 0: all workers may */
 };
 
 /* the first failure since the last event_wait that reported one; under lock */
@@ -92,6 +94,7 @@ void cpu_queue_stop(struct device *d); /* runs what was enqueued, then ends the 
 int cpu_event_record(struct device *d, uint64_t *out);
 int cpu_event_wait(struct device *d, uint64_t event, struct err *err);
 bool cpu_event_done(struct device *d, uint64_t event);
+uint64_t cpu_progress(struct device *d);
 
 /* cpu_slab.c: NULL when out of memory; zeroed, 64-byte aligned */
 unsigned char *cpu_slab_take(struct cpu_slabs *s, size_t size_bytes, struct cpu_slab **slab);

@@ -4,8 +4,8 @@
  * Threads:    cpu_enqueue, events: the engine's thread.  Everything a record runs: the workers, never the caller.
  * Invariants: 1. All workers run record n, meet, and only then is completed > n and record n + 1 started.
  *             2. completed <= published <= head <= completed + CPU_RING.
- *             3. A wait spins for a bounded time, and not at all while this process has more workers than CPUs; then it sleeps on a
- *                futex.  Who sleeps announces it before looking again, who changes the state looks for sleepers after: no wake-up is lost.
+ *             3. A wait spins for a bounded time, and not at all while this process has more workers than CPUs, or when a device leaves CPUs
+ *                to others and as many spin as it may; then it sleeps on a futex.  Who sleeps announces it before looking again, who changes the state looks for sleepers after: no wake-up is lost.
  *             4. Workers round to nearest and keep denormals; they never ask for heap memory.
  * Does not:   know what ops compute. */
 #include "backend_cpu/cpu_device.h"
@@ -18,9 +18,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SPIN_NS = 60000, SPIN_STEP = 32 };
+enum { SPIN_STEP = 32 };
 
 static _Atomic uint32_t workers_alive; /* of all devices of this process */
+static _Atomic uint32_t spinning;      /* of those whose device leaves CPUs */
 static uint32_t cpus;                  /* set before the first worker starts, then constant */
 static pthread_once_t cpus_once = PTHREAD_ONCE_INIT;
 
@@ -32,10 +33,8 @@ static void cpus_count(void)
 /* ---- waiting ---- */
 
 /* Spin until *word != seen or the budget is used up. */
-static bool spin(_Atomic uint32_t *word, uint32_t seen)
+static bool spin_for(_Atomic uint32_t *word, uint32_t seen, int64_t budget_ns)
 {
-    if (atomic_load_explicit(&workers_alive, memory_order_relaxed) > cpus)
-        return false;
     int64_t end = 0;
     for (uint32_t i = 1;; i++) {
         if (atomic_load_explicit(word, memory_order_acquire) != seen)
@@ -44,17 +43,29 @@ static bool spin(_Atomic uint32_t *word, uint32_t seen)
         if (i % SPIN_STEP == 0) {
             int64_t now = thread_now_ns();
             if (!end)
-                end = now + SPIN_NS;
+                end = now + budget_ns;
             else if (now > end)
                 return false;
         }
     }
 }
 
-/* Until *word != seen. */
-static void wait_change(_Atomic uint32_t *word, uint32_t seen, _Atomic uint32_t *sleepers)
+static bool spin(const struct cpu_queue *q, _Atomic uint32_t *word, uint32_t seen)
 {
-    if (spin(word, seen))
+    if (atomic_load_explicit(&workers_alive, memory_order_relaxed) > cpus)
+        return false;
+    if (q->cpus_left == 0)
+        return spin_for(word, seen, q->spin_ns);
+    uint32_t most = cpus > q->cpus_left ? cpus - q->cpus_left : 0;
+    bool changed = atomic_fetch_add(&spinning, 1) < most && spin_for(word, seen, q->spin_ns);
+    atomic_fetch_sub(&spinning, 1);
+    return changed;
+}
+
+/* Until *word != seen. */
+static void wait_change(const struct cpu_queue *q, _Atomic uint32_t *word, uint32_t seen, _Atomic uint32_t *sleepers)
+{
+    if (spin(q, word, seen))
         return;
     atomic_fetch_add(sleepers, 1);
     while (atomic_load(word) == seen)
@@ -85,7 +96,7 @@ static void meet(struct device *d, const uint64_t *end)
     struct cpu_meet *m = &d->queue.meet;
     uint32_t generation = atomic_load_explicit(&m->generation, memory_order_relaxed);
     if (atomic_fetch_add_explicit(&m->arrived, 1, memory_order_acq_rel) + 1 < d->n_threads) {
-        wait_change(&m->generation, generation, &m->sleepers);
+        wait_change(&d->queue, &m->generation, generation, &m->sleepers);
         return;
     }
     atomic_store_explicit(&m->arrived, 0, memory_order_relaxed);
@@ -112,7 +123,7 @@ static bool next_published(struct cpu_queue *q, uint64_t at)
             return true;
         if (atomic_load(&q->stop))
             return false;
-        wait_change(&q->published_word, seen, &q->published_sleepers);
+        wait_change(q, &q->published_word, seen, &q->published_sleepers);
     }
 }
 
@@ -304,4 +315,9 @@ void cpu_profile(struct device *d, struct cpu_profile *out)
 bool cpu_event_done(struct device *d, uint64_t event)
 {
     return atomic_load_explicit(&d->queue.completed, memory_order_acquire) >= event;
+}
+
+uint64_t cpu_progress(struct device *d)
+{
+    return atomic_load_explicit(&d->queue.completed, memory_order_relaxed);
 }

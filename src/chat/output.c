@@ -452,6 +452,11 @@ bool output_in_reasoning(const struct output_parser *p)
     return p->step == ST_REASONING;
 }
 
+const char *output_reasoning_close(const struct output_parser *p)
+{
+    return output_in_reasoning(p) ? p->format->reasoning[p->reasoning].close : NULL;
+}
+
 uint32_t output_call_count(const struct output_parser *p)
 {
     return p->call_n;

@@ -33,6 +33,9 @@ const struct output_format *output_format_find(struct str name); /* NULL: no suc
 /* The one whose markers a template's text contains; "none" if there are none. */
 const struct output_format *output_format_of_template(struct str source);
 const char *output_format_name(const struct output_format *f);
+/* How a call begins in answers of a template with that text, up to where its arguments go on; \1 stands for the name, and each \2
+ * begins one of several ways to go on.  NULL: the format has no calls. */
+const char *output_format_call(const struct output_format *f, struct str template_source);
 
 struct output_options {
     const struct output_format *format;
@@ -75,6 +78,7 @@ int output_end(struct output_parser *p); /* the text is complete: what is held c
 bool output_next(struct output_parser *p, struct output_event *out);
 
 bool output_in_reasoning(const struct output_parser *p);
+const char *output_reasoning_close(const struct output_parser *p); /* the marker that ends the block which is open; NULL: none is */
 uint32_t output_call_count(const struct output_parser *p); /* calls begun */
 
 #endif

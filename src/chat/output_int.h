@@ -50,6 +50,10 @@ struct output_format {
     } detect[OUTPUT_DETECT_MAX];              /* a template that contains one of them has this format; the first format in order wins */
     struct output_reasoning reasoning[OUTPUT_REASONING_MAX];
     struct output_calls calls[OUTPUT_CALL_KINDS];
+    struct {
+        const char *has, *text;
+    } begin[OUTPUT_DETECT_MAX];               /* how a call is written up to where its arguments go on (output_format_call), in templates that
+                                               * contain `has` (NULL: in all) */
     const char *drops[OUTPUT_DROPS_MAX];      /* markers around content */
     bool reasoning_anywhere;                  /* else only before any content */
     bool call_ends_reasoning;                 /* a call begins inside of a reasoning block that was not closed */

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { KEYS_MAX = 4096, KEY_FILE_MAX = 1 << 20, PORT_DEFAULT = 8080 };
+enum { KEYS_MAX = 4096, KEY_FILE_MAX = 1 << 20, PORT_DEFAULT = 8080, SPIN_US = 20 };
 
 struct keys { /* owns the list and its texts */
     struct server_key *list;
@@ -141,6 +141,7 @@ static int serve(struct session *s, const struct options *o, const struct keys *
     char *id = o->model_id ? NULL : last_part(o->args[0]);
     struct server_config cfg = {
         .model = s->model, .model_id = o->model_id ? o->model_id : id, .sampling = &sampling, .host = o->host,
+        .aliases = o->alias.items, .alias_count = o->alias.n, .any_model = o->any_model, .verbatim = o->verbatim,
         .port = o->given[OPT_PORT] ? (uint16_t)o->port : PORT_DEFAULT, .unix_path = o->unix_path, .tls_cert = o->tls_cert, .tls_key = o->tls_key,
         .keys = keys->list, .key_count = keys->n, .open_bind = o->no_key, .hosts = o->allow_host.items, .host_count = o->allow_host.n,
         .origins = o->allow_origin.items, .origin_count = o->allow_origin.n, .strict = o->strict, .log_requests = o->log_requests,
@@ -158,7 +159,8 @@ static int serve(struct session *s, const struct options *o, const struct keys *
 
 int cli_serve(struct options *o)
 {
-    struct session s = {0};
+    /* one CPU is the clients' and their sockets' */
+    struct session s = {.spin_us = SPIN_US, .cpus_left = 1};
     struct keys keys = {0};
     char *only = o->arg_count || o->model ? NULL : only_model(o);
     const char *name = o->arg_count ? o->args[0] : o->model ? o->model : only;

@@ -70,7 +70,7 @@ int session_open(struct session *s, const char *verb, const struct options *o, b
     if (o->kv_config && file_read(&s->kv_config, o->kv_config, SMALL_FILE_MAX, &err))
         return fail_err(verb, &err);
     struct rh_host_options host = {.backend = o->backend, .cpu_isa = o->cpu_isa, .threads = o->threads, .no_pin = o->no_pin,
-                                   .state_bytes = o->state, .store_dir = o->store_dir};
+                                   .state_bytes = o->state, .store_dir = o->store_dir, .spin_us = s->spin_us, .cpus_left = s->cpus_left};
     struct rh_model_options model = {.context = o->context, .kv = o->kv, .kv_config = {s->kv_config.p, s->kv_config.n},
                                      .kv_start = o->kv_start, .kv_force = o->kv_force, .rows_max = o->rows, .draft = o->draft, .step_ms = o->step_ms,
                                      .inspect_only = inspect_only,

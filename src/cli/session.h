@@ -11,6 +11,7 @@
 
 /* owns host and model; zero-initialise */
 struct session {
+    uint32_t spin_us, cpus_left; /* as in rh_host_options */
     const char *verb;
     struct rh_host *host;
     struct rh_model *model;

@@ -1,7 +1,8 @@
 /* engine/batch.c - run: the rows planned become spans of one forward, enqueued.
  *
  * Invariants: 1. Everything a step names (ids, sample rows, results, logits) lives in the step or its sequences until its event.
- *             2. No memory is asked for here once the engine is open; raw logits get theirs when the first score is admitted. */
+ *             2. No memory is asked for here once the engine is open; raw logits and hidden rows get theirs when the first score, or pool, is
+ *                admitted. */
 #include "base/mem.h"
 #include "engine/engine_int.h"
 
@@ -31,6 +32,17 @@ int batch_want_logits(struct engine *e, struct err *err)
     return 0;
 }
 
+int batch_want_hidden(struct engine *e, struct err *err)
+{
+    size_t row = model_info(e->model)->hidden * sizeof(float);
+    for (uint32_t i = 0; i < e->cfg.steps_in_flight; i++) {
+        struct step *s = &e->steps[i];
+        if (!s->hidden && !(s->hidden = mem_try_array(e->cfg.rows_max, row)))
+            return err_nomem(err, "hidden rows", e->cfg.rows_max * row);
+    }
+    return 0;
+}
+
 void batch_close(struct engine *e)
 {
     for (uint32_t i = 0; i < STEPS_MAX; i++) {
@@ -40,6 +52,7 @@ void batch_close(struct engine *e)
         mem_free(e->steps[i].results);
         mem_free(e->steps[i].patches);
         mem_free(e->steps[i].logits);
+        mem_free(e->steps[i].hidden);
     }
 }
 
@@ -68,13 +81,31 @@ static void patch_row(struct step *step, struct sample_row *row, const struct se
 }
 
 /* Scoring: row i says how likely token i + 1 was. */
-static void score_row(struct sample_row *row, const struct seq *s, uint32_t position)
+static void score_row(struct sample_row *row, const struct seq *s, uint32_t position, uint32_t top)
 {
-    *row = (struct sample_row){.index = position + 1, .top = s->request->score.top,
+    *row = (struct sample_row){.index = position + 1, .top = top,
                                .score_id = position + 1 < s->count ? (int64_t)s->tokens[position + 1] : -1};
 }
 
-static void add_span(struct engine *e, struct step *step, uint32_t i, uint32_t *logit_row)
+/* What is asked of a row that goes through the head. */
+static void fill_row(struct step *step, struct sample_row *to, const struct step_item *it, uint32_t row)
+{
+    const struct seq *s = it->seq;
+    const struct engine_request *r = s->request;
+    uint32_t position = it->position + row, first = it->rows - it->samples;
+    if (row >= first) {
+        sample_row(to, s, position);
+        if (row > first)
+            patch_row(step, to, s, position);
+    } else if (r->scoring && !r->reveal.pool)
+        score_row(to, s, position, r->score.top);
+    else if (!r->reveal.pool && position + 1 < r->prompt_count)
+        score_row(to, s, position, r->reveal.top);
+    else
+        *to = (struct sample_row){.index = position + 1, .score_id = -1};
+}
+
+static void add_span(struct engine *e, struct step *step, uint32_t i)
 {
     struct step_item *it = &step->items[i];
     struct seq *s = it->seq;
@@ -82,31 +113,29 @@ static void add_span(struct engine *e, struct step *step, uint32_t i, uint32_t *
     *span = (struct span){.seq = s->kv, .position = it->position, .row_count = it->rows, .ids = s->tokens + it->position,
                           .out_first = it->out_first, .sample = step->rows + step->out_count, .slot = it->slot};
     it->result_first = step->out_count;
-    for (uint32_t row = it->out_first; row < it->rows; row++) {
-        struct sample_row *to = &step->rows[step->out_count++];
-        if (s->request->scoring)
-            score_row(to, s, it->position + row);
-        else
-            sample_row(to, s, it->position + row);
-        if (row > it->out_first && it->round.count)
-            patch_row(step, to, s, it->position + row);
-    }
+    for (uint32_t row = it->out_first; row < it->rows; row++)
+        fill_row(step, &step->rows[step->out_count++], it, row);
+    it->sample_first = step->out_count - it->samples;
     if (it->samples) {
-        constrain_rows(s, it, step->rows + it->result_first);
-        s->flying = &step->results[it->result_first];
+        constrain_rows(s, it, step->rows + it->sample_first);
+        s->flying = &step->results[it->sample_first];
     }
-    if (!it->logits)
-        return;
-    span->logits = step->logits + (size_t)*logit_row * e->vocab;
-    *logit_row += it->rows;
+    if (it->logits) {
+        span->logits = step->logits + (size_t)step->logit_row * e->vocab;
+        step->logit_row += it->rows;
+    }
+    if (s->request->reveal.pool) {
+        span->hidden = step->hidden + (size_t)step->hidden_row * s->request->reveal.hidden;
+        step->hidden_row += it->rows - it->out_first;
+    }
 }
 
 int batch_run(struct engine *e, struct step *step, struct err *err)
 {
-    uint32_t logit_row = 0;
+    step->logit_row = step->hidden_row = 0;
     step->patch_count = 0;
     step->started_ns = thread_now_ns();
     for (uint32_t i = 0; i < step->item_count; i++)
-        add_span(e, step, i, &logit_row);
+        add_span(e, step, i);
     return model_forward(e->model, e->kv, step->spans, step->item_count, step->results, &step->event, err);
 }

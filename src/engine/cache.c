@@ -72,7 +72,8 @@ int cache_take(struct engine *e, struct seq *s, struct kv_prefix_hit *hit, struc
     struct kv_prefix_query q;
     cache_query(s, &q);
     *hit = (struct kv_prefix_hit){.miss = KV_MISS_OFF, .stored_id = -1};
-    if (!s->request->no_reuse)
+    bool whole = s->request->no_reuse || (s->request->reveal.logprobs && s->choice == 0); /* all of its rows are to be seen */
+    if (!whole)
         return kv_prefix_lease(e->kv, &q, &s->kv, hit, err);
     int rc = kv_seq_new(e->kv, &s->kv, err);
     if (rc == 0 && (rc = kv_seq_reserve(e->kv, s->kv, q.reach, err))) {

@@ -34,7 +34,12 @@ void engine_wake(struct engine *e)
 static void publish_stats(struct engine *e)
 {
     struct engine_stats s = {.waiting = e->waiting_count, .running = e->running_count, .cache = e->cache, .steps = e->step_total,
-                             .rows = e->row_total, .preempted = e->preempted, .check_failures = e->check_failures};
+                             .rows = e->row_total, .preempted = e->preempted, .check_failures = e->check_failures,
+                             .waiting_again = e->waiting_again, .cancelled = e->cancelled, .cancel_steps_max = e->cancel_steps_max,
+                             .failed_steps = e->failed_steps, .device_failed = e->device_failed};
+    memcpy(s.step_rows, e->step_rows, sizeof s.step_rows);
+    for (uint32_t i = 0; i < e->running_count; i++)
+        s.prefilling += e->running[i]->state == SEQ_PREFILL;
     kv_stats(e->kv, &s.kv);
     kv_prefix_stats(e->kv, &s.prefix);
     uint64_t used = s.kv.total_bytes - s.kv.free_bytes;
@@ -53,6 +58,7 @@ static struct step *oldest_step(struct engine *e)
     e->step_first = (e->step_first + 1) % e->cfg.steps_in_flight;
     e->step_pending--;
     e->step_total++;
+    atomic_store(&e->steps_ended, e->step_total);
     return s;
 }
 
@@ -68,12 +74,21 @@ static void fail_all_in_flight(struct engine *e, struct step *s, const struct er
     }
 }
 
+/* A step has ended, well or not. */
+static void note_end(struct engine *e, int rc)
+{
+    e->failed_steps += rc != 0;
+    e->device_failed = rc == ERR_DEVICE;
+    atomic_store(&e->busy_since, thread_now_ns());
+}
+
 /* Commit the oldest step in flight. */
 static void commit(struct engine *e)
 {
     struct step *s = oldest_step(e);
     struct err err = {0};
     int rc = model_wait(e->model, s->event, &err);
+    note_end(e, rc);
     if (rc) {
         err_set(&err, rc, "%s", err_text(rc));
         fail_all_in_flight(e, s, &err);
@@ -100,6 +115,7 @@ static bool run(struct engine *e, struct step *s)
         e->step_pending++;
         return true;
     }
+    note_end(e, rc);
     err_set(&err, rc, "a step was refused: %s", err_text(rc));
     engine_drain(e);
     log_put(LOG_WARN, "engine: a step of %u sequences failed: %s", s->item_count, err.text);
@@ -186,12 +202,16 @@ static void *engine_thread(void *arg)
 {
     struct engine *e = arg;
     thread_name("engine");
+    atomic_store(&e->busy_since, thread_now_ns());
     while (!finished(e)) {
         uint32_t seen = atomic_load(&e->wake);
         bool worked = turn(e);
         worked |= run_task(e);
-        if (!worked && !finished(e))
+        if (!worked && !finished(e)) {
+            atomic_store(&e->busy_since, 0);
             thread_futex_wait(&e->wake, seen, -1);
+            atomic_store(&e->busy_since, thread_now_ns());
+        }
     }
     return NULL;
 }
@@ -310,6 +330,12 @@ void engine_stats(struct engine *e, struct engine_stats *out)
     pthread_mutex_lock(&e->mutex);
     *out = e->stats;
     pthread_mutex_unlock(&e->mutex);
+}
+
+int64_t engine_stalled_ns(const struct engine *e)
+{
+    int64_t since = atomic_load(&e->busy_since);
+    return since ? thread_now_ns() - since : 0;
 }
 
 uint32_t engine_positions_max(const struct engine *e)

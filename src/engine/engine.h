@@ -31,6 +31,7 @@
 
 enum { ENGINE_STOP_MAX = 16, ENGINE_CHOICES_MAX = 128, ENGINE_TENANT_MAX = 256, ENGINE_DEPTH_MAX = 31 };
 enum { ENGINE_PROPOSE_ECHO = 1, ENGINE_PROPOSE_LOOKUP = 2, ENGINE_PROPOSE_DRAFT = 4, ENGINE_PROPOSE_ALL = 7 };
+enum { ENGINE_PROMPT_TOP_MAX = 20, ENGINE_STEP_BUCKETS = 12 };
 
 struct engine;
 struct engine_request;
@@ -69,10 +70,18 @@ struct engine_stats {
     struct kv_prefix_stats prefix;
     struct engine_cache_stats cache;
     uint32_t waiting, running;
+    uint32_t waiting_again, prefilling; /* of waiting: pre-empted; of running: not through their prompt yet */
     uint64_t steps, rows, preempted, state_peak_bytes, check_failures;
+    uint64_t step_rows[ENGINE_STEP_BUCKETS]; /* steps of up to 2^i rows; the last: of more */
+    uint64_t cancelled;        /* sequences that ended because their request was cancelled... */
+    uint64_t cancel_steps_max; /* ...and the most steps that ended between the one and the other */
+    uint64_t failed_steps;
+    bool device_failed;        /* the last step failed by the device */
     uint64_t draft_live_bytes; /* of the draft model's state */
 };
 void engine_stats(struct engine *e, struct engine_stats *out); /* any thread: as of the last step */
+/* For how long the engine's thread has been in its turn without any step of it ending, ns; 0: it sleeps, or just ended one.  Any thread. */
+int64_t engine_stalled_ns(const struct engine *e);
 uint32_t engine_positions_max(const struct engine *e);         /* context, or less when the state budget is smaller */
 
 /* Run fn on the engine thread while nothing else runs (measurements); kept state is dropped first.  Blocks the caller. */
@@ -87,6 +96,8 @@ struct engine_score {
     uint32_t top;
     bool logits_last, logits_all;
 };
+
+enum engine_pool { ENGINE_POOL_NONE, ENGINE_POOL_MEAN, ENGINE_POOL_LAST };
 
 struct engine_request_config { /* copied */
     int64_t max_tokens;           /* < 0: as far as context and memory allow */
@@ -113,6 +124,9 @@ struct engine_request_config { /* copied */
     struct str session;           /* who asks: sessions share places and prefill evenly; its last entry is kept rather than others; empty = its own */
     struct hash128 media;         /* of what the prompt's ids stand for beside text; zero = nothing */
     const struct engine_score *score; /* its row and ctx must live until the last event; NULL = generate */
+    enum engine_pool pool;        /* not NONE: nothing is sampled, the outcome has the mean (or last) of the prompt's hidden rows */
+    bool prompt_logprobs;         /* how likely each id of the prompt was: engine_request_prompt_score.  All of its rows are computed */
+    uint32_t prompt_top;          /* and the best ids there, 0..ENGINE_PROMPT_TOP_MAX */
 };
 int engine_request_new(struct engine *e, const struct engine_request_config *cfg, struct engine_request **out, struct err *err);
 
@@ -173,8 +187,14 @@ struct engine_outcome { /* of one choice, complete before its DONE event */
     struct kv_prefix_hit cache; /* how much of the prompt was known, and why no more */
     int64_t submitted_ns, admitted_ns, first_ns, done_ns; /* monotonic; 0 = never */
     struct engine_speculation speculation;
+    const float *pooled; /* [hidden] of a request with a pool; NULL */
     struct err err;
 };
 const struct engine_outcome *engine_request_outcome(const struct engine_request *r, uint32_t choice);
+
+/* After the first choice's last event, of a request with prompt_logprobs: the log-probability of the prompt's id at `position` (from 1 on)
+ * and what was likeliest there, by falling log-probability.  False: it is not known (it was not asked for, or the request ended before). */
+bool engine_request_prompt_score(const struct engine_request *r, uint32_t position, float *logprob, const uint32_t **ids,
+                                 const float **logprobs, uint32_t *count);
 
 #endif

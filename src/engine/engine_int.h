@@ -2,7 +2,7 @@
  *
  * Files: engine.c (open, thread, loop), request.c (request, ring of events), sched.c (plan: admission, rows, pages, pre-emption),
  *        clock.c (what rows cost), batch.c (run: a step's spans), resolve.c (commit: tokens, ends), cache.c (known prefixes),
- *        sampler.c (history counts), stop.c (stop strings), walk.c (which rows of a round count), propose.c (which proposal, how deep),
+ *        reveal.c (what a prompt's rows say), sampler.c (history counts), stop.c (stop strings), walk.c (which rows of a round count), propose.c (which proposal, how deep),
  *        proposer.c echo.c lookup.c draft.c (who guesses),
  *        constrain.c (what may come next).
  * Thread: everything here belongs to the engine thread, except what is marked otherwise. */
@@ -14,6 +14,7 @@
 #include "engine/engine.h"
 #include "engine/history.h"
 #include "engine/proposer.h"
+#include "engine/reveal.h"
 #include "engine/walk.h"
 
 #include <pthread.h>
@@ -64,6 +65,7 @@ struct engine_request {
     _Atomic uint32_t refs;
     _Atomic uint32_t signal;    /* futex word of the consumer */
     _Atomic bool cancelled;     /* any thread sets it; the engine reads it once per step */
+    _Atomic uint64_t cancelled_at; /* steps that had ended then; set before the flag */
     _Atomic bool stalled;       /* the engine found the ring full and wants to know when it is not */
     _Atomic bool started;       /* outcomes[0] has its cache figures */
     _Atomic uint32_t progress;  /* positions of the first choice's prompt that are computed or known */
@@ -81,7 +83,8 @@ struct engine_request {
     struct engine_outcome *outcomes; /* [n] */
     /* constants */
     struct engine_score score;
-    bool scoring, logprobs, no_reuse, soft;
+    bool scoring, logprobs, no_reuse, soft; /* scoring: nothing is sampled; a score, or a pool */
+    struct reveal reveal;
     int64_t max_tokens;
     uint32_t n, top, chunk_max, prompt_count, limit;
     uint32_t *end_ids;          /* ascending */
@@ -120,8 +123,9 @@ struct step_item { /* one span: known ids, then the drafts of a round */
     struct seq *seq;
     uint32_t position, rows;
     uint32_t out_first;    /* first row that goes through the head; = rows: none */
-    uint32_t result_first; /* into results */
-    uint32_t samples;      /* rows sampled: 0, or one and the drafts */
+    uint32_t result_first; /* into results: of the first row that goes through the head... */
+    uint32_t sample_first; /* ...and of the first that is sampled */
+    uint32_t samples;      /* rows sampled: 0, or one and the drafts; they are the last */
     const uint32_t *slot;  /* the row's id is not known yet: an earlier step will have put it there */
     bool logits;
     struct proposal round;
@@ -129,13 +133,14 @@ struct step_item { /* one span: known ids, then the drafts of a round */
 /* engine lifetime; everything a step in flight names */
 struct step {
     struct step_item *items;       /* [rows_max] */
-    uint32_t item_count, row_count, out_count, logit_count;
+    uint32_t item_count, row_count, out_count, logit_count, logit_row, hidden_row;
     struct span *spans;            /* [rows_max] */
     struct sample_row *rows;       /* [rows_max] */
     struct sample_result *results; /* [rows_max] */
     struct sample_seen *patches;   /* [rows_max][PROPOSE_DEPTH_MAX], counts of rows that assume drafts */
     uint32_t patch_count;
     float *logits;                 /* [STEP_LOGIT_ROWS][vocab], made when a score first asks for logits */
+    float *hidden;                 /* [rows_max][hidden], made when a pool first asks for rows */
     uint64_t event;
     int64_t started_ns;
     uint32_t decode_count;         /* sequences that decode */
@@ -152,6 +157,8 @@ struct engine {
     bool started;
     _Atomic uint32_t wake;      /* futex word of the engine thread */
     _Atomic bool closing;
+    _Atomic uint64_t steps_ended; /* = step_total, for other threads */
+    _Atomic int64_t busy_since; /* its thread works, and no step has ended since; 0: it sleeps */
     pthread_mutex_t mutex;      /* submitted, submitted_count, task, stats */
     struct engine_request *submitted, **submitted_end;
     uint32_t submitted_count;   /* requests submitted and not ended */
@@ -161,9 +168,9 @@ struct engine {
     /* engine thread */
     struct seq *waiting;        /* FIFO by age */
     struct seq **running;       /* [running_max] ascending age */
-    uint32_t running_count, waiting_count;
+    uint32_t running_count, waiting_count, waiting_again; /* again: pre-empted ones */
     struct seq *head;           /* of waiting: who is admitted next; NULL: to be chosen, the lists changed */
-    bool head_waits;            /* it was looked at, and there was no room beside `head_reused` known positions */
+    bool device_failed, head_waits; /* waits: it was looked at, and there was no room beside `head_reused` known positions */
     uint32_t head_reused;
     struct engine_cache_stats cache;
     struct step steps[STEPS_MAX];
@@ -172,7 +179,8 @@ struct engine {
     struct draft_pool *draft;   /* NULL: no draft model */
     struct buf bytes;           /* of one id */
     bool bytes_ready;           /* it has room for the longest */
-    uint64_t step_total, row_total, preempted, state_peak, turns, check_failures;
+    uint64_t step_total, row_total, preempted, state_peak, turns, check_failures, cancelled, cancel_steps_max, failed_steps;
+    uint64_t step_rows[ENGINE_STEP_BUCKETS]; /* as in engine_stats; so is device_failed */
 };
 
 /* engine.c */
@@ -222,6 +230,7 @@ void propose_earn(struct seq *s, uint32_t sequences); /* it decoded in a step of
 /* batch.c */
 int batch_open(struct engine *e, struct err *err);
 int batch_want_logits(struct engine *e, struct err *err); /* somebody will score */
+int batch_want_hidden(struct engine *e, struct err *err); /* somebody will pool */
 void batch_close(struct engine *e);
 int batch_run(struct engine *e, struct step *s, struct err *err);
 

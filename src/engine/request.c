@@ -136,7 +136,7 @@ static int check_config(const struct engine_request_config *cfg, struct err *err
         return err_set(err, ERR_LIMIT, "n: at most %d choices, got %u", ENGINE_CHOICES_MAX, cfg->n);
     if (cfg->top > SAMPLE_TOP_MAX || (cfg->score && cfg->score->top > SAMPLE_TOP_MAX))
         return err_set(err, ERR_LIMIT, "top logprobs: at most %d, got %u", SAMPLE_TOP_MAX, cfg->top);
-    if (cfg->score && cfg->n > 1)
+    if ((cfg->score || cfg->pool) && cfg->n > 1)
         return err_set(err, ERR_ARGUMENT, "n: a scored text has one choice, got %u", cfg->n);
     if (cfg->propose_depth > ENGINE_DEPTH_MAX)
         return err_set(err, ERR_LIMIT, "depth of proposals: at most %d, got %u", ENGINE_DEPTH_MAX, cfg->propose_depth);
@@ -156,11 +156,11 @@ int engine_request_new(struct engine *e, const struct engine_request_config *cfg
     pthread_mutex_init(&r->hook_mutex, NULL);
     r->engine = e;
     atomic_fetch_add(&e->refs, 1);
-    r->scoring = cfg->score != NULL;
+    r->scoring = cfg->score || cfg->pool;
     if (cfg->score)
         r->score = *cfg->score;
     r->logprobs = cfg->logprobs || cfg->top;
-    r->no_reuse = cfg->no_reuse || r->scoring;
+    r->no_reuse = cfg->no_reuse || (r->scoring && cfg->pool != ENGINE_POOL_LAST);
     r->soft = cfg->max_tokens_soft;
     r->max_tokens = cfg->max_tokens;
     r->n = cfg->n ? cfg->n : 1;
@@ -177,7 +177,7 @@ int engine_request_new(struct engine *e, const struct engine_request_config *cfg
     }
     r->propose_depth = cfg->propose_depth;
     if ((rc = cache_configure(r, cfg, err)) || (rc = copy_end_ids(r, cfg, err)) || (rc = copy_biases(r, err)) || (rc = copy_stops(r, cfg, err)) ||
-        (rc = copy_allowed(r, cfg, err)) || (rc = make_ring(r, cfg->ring, err))) {
+        (rc = copy_allowed(r, cfg, err)) || (rc = reveal_open(&r->reveal, cfg, model_info(e->model)->hidden, err)) || (rc = make_ring(r, cfg->ring, err))) {
         engine_request_release(r);
         return rc;
     }
@@ -209,6 +209,7 @@ void engine_request_release(struct engine_request *r)
     mem_free(r->end_ids);
     mem_free(r->biases);
     mem_free(r->allowed_ids);
+    reveal_free(&r->reveal);
     mem_free(r->stop_text);
     mem_free(r->boundaries);
     pthread_mutex_destroy(&r->hook_mutex);
@@ -281,6 +282,8 @@ static int enqueue(struct engine_request *r, struct err *err)
         rc = err_set(err, ERR_BUSY, "%u requests are waiting or running, the most there may be", e->submitted_count);
     else {
         request_ref(r);
+        if (atomic_load(&r->cancelled)) /* while it was prepared: the engine hears of it now */
+            atomic_store(&r->cancelled_at, atomic_load(&e->steps_ended));
         e->submitted_count++;
         r->next = NULL;
         *e->submitted_end = r;
@@ -299,6 +302,8 @@ int engine_submit(struct engine_request *r, const uint32_t *ids, uint32_t count,
         return rc;
     r->prompt_count = count;
     r->live = r->n;
+    if ((rc = reveal_prompt(&r->reveal, count, err)))
+        return rc;
     for (uint32_t i = 0; i < r->n; i++) {
         r->outcomes[i].prompt_count = count;
         r->outcomes[i].submitted_ns = thread_now_ns();
@@ -310,13 +315,29 @@ int engine_submit(struct engine_request *r, const uint32_t *ids, uint32_t count,
 
 void engine_request_cancel(struct engine_request *r)
 {
-    atomic_store(&r->cancelled, true);
+    if (!atomic_load(&r->cancelled)) {
+        atomic_store(&r->cancelled_at, atomic_load(&r->engine->steps_ended));
+        atomic_store(&r->cancelled, true);
+    }
     engine_wake(r->engine);
 }
 
 const struct engine_outcome *engine_request_outcome(const struct engine_request *r, uint32_t choice)
 {
     return &r->outcomes[choice];
+}
+
+bool engine_request_prompt_score(const struct engine_request *r, uint32_t position, float *logprob, const uint32_t **ids,
+                                 const float **logprobs, uint32_t *count)
+{
+    const struct reveal *v = &r->reveal;
+    if (position == 0 || position > v->scored)
+        return false;
+    *logprob = v->scores[position];
+    *ids = v->top_ids + (size_t)position * v->top;
+    *logprobs = v->top_logprobs + (size_t)position * v->top;
+    *count = v->top < r->engine->vocab ? v->top : r->engine->vocab;
+    return true;
 }
 
 /* ---- the ring ---- */

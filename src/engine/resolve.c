@@ -145,6 +145,28 @@ static void resolve_score(struct engine *e, struct step *step, const struct step
         seq_finish(e, s, ENGINE_LENGTH, -1, NULL);
 }
 
+static void resolve_pool(struct engine *e, struct step *step, const struct step_item *it)
+{
+    struct seq *s = it->seq;
+    struct reveal *v = &s->request->reveal;
+    const float *hidden = step->spans[it - step->items].hidden;
+    if (hidden)
+        reveal_add(v, it->position + it->out_first, hidden, it->rows - it->out_first);
+    if (kv_seq_covered(s->kv) < s->count)
+        return;
+    s->request->outcomes[s->choice].pooled = reveal_pooled(v, s->count);
+    seq_finish(e, s, ENGINE_STOP, -1, NULL);
+}
+
+/* Rows of the prompt say how likely the id after them was. */
+static void note_prompt(struct step *step, const struct step_item *it)
+{
+    struct engine_request *r = it->seq->request;
+    const struct sample_result *results = &step->results[it->result_first];
+    for (uint32_t i = it->out_first; i < it->rows - it->samples && it->position + i + 1 < r->prompt_count; i++)
+        reveal_score(&r->reveal, it->position + i + 1, &results[i - it->out_first]);
+}
+
 /* What is kept of the rows' state: all known ids, and the drafts that were right.  The rest was never covered, and its room is given back. */
 static int keep_rows(struct engine *e, struct seq *s, const struct step_item *it, uint32_t kept, struct err *err)
 {
@@ -189,10 +211,14 @@ static void resolve_item(struct engine *e, struct step *step, const struct step_
     s->samples -= it->samples;
     s->request->outcomes[s->choice].speculation.forwards += s->generated > 0;
     propose_earn(s, step->decode_count);
+    if (s->request->reveal.logprobs && s->choice == 0)
+        note_prompt(step, it);
     if (!cancelled && !s->request->scoring)
-        resolve_generated(e, s, it, step->results + it->result_first);
+        resolve_generated(e, s, it, step->results + it->sample_first);
     else if (keep_rows(e, s, it, it->rows - it->round.count, &err)) /* an open round is rolled back */
         seq_fail(e, s, &err);
+    else if (!cancelled && s->request->reveal.pool)
+        resolve_pool(e, step, it);
     else if (!cancelled)
         resolve_score(e, step, it);
     else

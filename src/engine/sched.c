@@ -25,6 +25,7 @@ void sched_queue(struct engine *e, struct seq *s)
     *at = s;
     s->state = SEQ_WAITING;
     e->waiting_count++;
+    e->waiting_again += s->admitted_before;
     e->head = NULL;
 }
 
@@ -35,6 +36,7 @@ static void unqueue(struct engine *e, struct seq *s)
             *at = s->next;
             s->next = NULL;
             e->waiting_count--;
+            e->waiting_again -= s->admitted_before;
             e->head = NULL;
             return;
         }
@@ -101,6 +103,11 @@ void seq_finish(struct engine *e, struct seq *s, enum engine_finish finish, int 
     o->stop = stop;
     o->completion_count = s->generated;
     o->done_ns = thread_now_ns();
+    if (finish == ENGINE_CANCELLED && atomic_load(&r->cancelled)) {
+        uint64_t steps = e->step_total - atomic_load(&r->cancelled_at);
+        e->cancelled++;
+        e->cancel_steps_max = steps > e->cancel_steps_max ? steps : e->cancel_steps_max;
+    }
     if (err)
         o->err = *err;
     sched_queue_followers(e, r);
@@ -377,6 +384,8 @@ static int prepare(struct engine *e, struct seq *s, struct err *err)
 {
     const struct engine_request *r = s->request;
     int rc = r->scoring && (r->score.logits_last || r->score.logits_all) ? batch_want_logits(e, err) : 0;
+    if (rc == 0 && r->reveal.pool)
+        rc = batch_want_hidden(e, err);
     return rc == 0 && r->stops.count ? want_bytes(e, err) : rc;
 }
 
@@ -425,12 +434,17 @@ uint32_t sched_tokens_room(struct seq *s, uint32_t wanted)
     return s->request->scoring ? wanted : ring_room(s->request, flying, wanted);
 }
 
-/* A score wants every row through the head; else only the last row of all, and those that the drafts of a round hang on, are wanted. */
+/* A score and a mean want every row through the head, and a prompt all that it is asked about; else only the last row of all, and those that
+ * the drafts of a round hang on, are wanted. */
 static void set_out_rows(struct step *step, struct step_item *it, const struct seq *s, bool last)
 {
     const struct engine_request *r = s->request;
     it->samples = last && !r->scoring ? it->round.count + 1 : 0;
-    it->out_first = r->scoring ? 0 : it->rows - it->samples;
+    it->out_first = it->rows - it->samples;
+    if (r->reveal.pool == ENGINE_POOL_LAST)
+        it->out_first -= last;
+    else if (r->scoring || (r->reveal.logprobs && s->choice == 0 && it->position + 1 < r->prompt_count))
+        it->out_first = 0;
     it->logits = r->scoring && (r->score.logits_all || (r->score.logits_last && last));
     step->logit_count += it->logits ? it->rows : 0;
 }
@@ -623,6 +637,14 @@ static uint32_t decode_rows(const struct engine *e, const struct step *step, con
     return left < room ? left : room;
 }
 
+static uint32_t step_bucket(uint32_t rows)
+{
+    uint32_t i = 0;
+    while (i < ENGINE_STEP_BUCKETS - 1 && rows > 1u << i)
+        i++;
+    return i;
+}
+
 void sched_admit(struct engine *e, struct step *step)
 {
     step->item_count = step->row_count = step->out_count = step->logit_count = step->decode_count = 0;
@@ -649,6 +671,8 @@ void sched_plan(struct engine *e, struct step *step)
     for (uint32_t i = 0; i < step->item_count; i++)
         step->items[i].seq->placed = 0, request_ref(step->items[i].seq->request);
     e->row_total += step->row_count;
+    if (step->row_count)
+        e->step_rows[step_bucket(step->row_count)]++;
 }
 
 void sched_learn(struct engine *e, const struct step *step, int64_t now_ns)

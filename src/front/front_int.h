@@ -2,7 +2,8 @@
  *
  * Files: lib_host.c (host, log), lib_model.c (open, close, text verbs), lib_info.c, lib_request.c (submit, poll), lib_score.c, lib_bench.c;
  *        texts.c (tokenizer and template of a model), history.c (chats -> ids), prepare.c (preparation workers), stream.c (ids -> text with hold-back),
- *        reading.c (text -> typed events), sampling.c (public sampling <-> the engine's), identity.c. */
+ *        reading.c (text -> typed events), calls.c (answers that must begin with a call), shorten.c (prompts that are too long), embedding.c,
+ *        sampling.c (public sampling <-> the engine's), identity.c. */
 #ifndef RH_FRONT_INT_H
 #define RH_FRONT_INT_H
 
@@ -35,6 +36,8 @@ extern const char *const front_miss_names[KV_MISS_COUNT]; /* lib_info.c */
 
 /* ---- texts.c: what a model's files say about text ---- */
 
+enum { OUTPUT_FORMATS_MAX = 32 };
+
 /* model lifetime; immutable after opening except where marked */
 struct texts {
     struct gguf *gguf;       /* one of the two, open for the tables borrowed from it */
@@ -44,13 +47,53 @@ struct texts {
     struct chat_template *chat; /* NULL: chat_err says why */
     struct err chat_err;
     const struct output_format *output; /* as the template says */
+    const char *call_forms[OUTPUT_FORMATS_MAX]; /* of each format, how a call begins; NULL: it has none */
     size_t template_bytes;
+    enum engine_pool pool;  /* of embeddings, as the files say; not when pool_rc is set: pool_err says why */
+    int pool_rc;
+    struct err pool_err;
 };
 /* template_source: overrides the model's own; NULL. */
 int texts_open(struct texts *t, const char *path, const char *template_source, struct err *err);
 void texts_close(struct texts *t);
 int texts_render(const struct texts *t, const struct rh_chat *chat, struct chat_rendered *out, struct err *err);
 uint64_t texts_bytes(const struct texts *t); /* about what the tables take */
+const char *texts_call_form(const struct texts *t, const struct output_format *f);
+
+/* ---- embedding.c ---- */
+
+void embedding_read(struct texts *t);
+int embedding_pool(const struct texts *t, enum rh_embed asked, enum engine_pool *out, struct err *err);
+void embedding_scale(const float *from, uint32_t count, float *to); /* to length 1; to may be from */
+
+/* ---- shorten.c: prompts that are too long ---- */
+
+struct shortening { /* of a chat; owns all */
+    yyjson_doc *doc;
+    uint32_t lead;        /* messages that stay in front */
+    uint32_t *starts;     /* [start_count] where the rest may begin, ascending */
+    uint32_t start_count;
+    struct buf text;
+};
+int shorten_open(struct shortening *s, struct rh_text messages_json, struct err *err);
+void shorten_close(struct shortening *s); /* a zeroed one, too */
+/* The chat that goes on at starts[k]; valid until the next call. */
+int shorten_messages(struct shortening *s, uint32_t k, struct rh_text *out, uint32_t *dropped, struct err *err);
+/* Down to `most` of them (at least 1, fewer than there are); returns how many went. */
+uint32_t shorten_ids(struct token_ids *ids, size_t most, const struct tokenizer_info *t, bool embed);
+
+/* ---- calls.c: answers that must begin with a call ---- */
+
+struct call_ids;
+void call_ids_free(struct call_ids *c);
+
+struct call_choice { /* all borrowed */
+    struct str tools_json;
+    const char *name;  /* the tool; NULL: any */
+    const char *form;  /* texts_call_form */
+    const char *mark;  /* ends the reasoning block that the prompt leaves open; NULL */
+};
+int calls_open(struct rh_model *m, const struct call_choice *c, uint32_t vocab, struct constraint **out, struct err *err);
 
 /* ---- prepare.c: preparation workers ---- */
 
@@ -102,6 +145,7 @@ struct rh_model {
     pthread_mutex_t mutex;    /* the fields below */
     bool content_known;
     struct hash128 content;
+    struct call_ids *call_ids; /* NULL: not asked for yet */
 };
 void model_ref(struct rh_model *m);
 void model_unref(struct rh_model *m);

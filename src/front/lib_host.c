@@ -44,7 +44,8 @@ int rh_host_open(const struct rh_host_options *opt, struct rh_host **out, struct
     int rc = 0;
     if (opt->store_dir && !(h->store_dir = mem_try_strndup(opt->store_dir, strlen(opt->store_dir))))
         rc = err_nomem(&err, "store folder", strlen(opt->store_dir));
-    struct device_config cfg = {.n_threads = opt->threads, .level = opt->cpu_isa, .pin = !opt->no_pin};
+    struct device_config cfg = {.n_threads = opt->threads, .level = opt->cpu_isa, .pin = !opt->no_pin,
+                                .spin_us = opt->spin_us, .cpus_left = opt->cpus_left};
     if (rc == 0)
         rc = backends_open(opt->backend, &cfg, &h->backend, &h->device, &err);
     if (rc) {

@@ -5,6 +5,7 @@ const char *const front_miss_names[KV_MISS_COUNT] = {
     [KV_MISS_NONE] = "none",         [KV_MISS_OFF] = "off",      [KV_MISS_EMPTY] = "empty",     [KV_MISS_KEY] = "other_key",
     [KV_MISS_DIVERGED] = "diverged", [KV_MISS_END] = "new_text", [KV_MISS_EVICTED] = "evicted", [KV_MISS_STATE] = "no_state"};
 _Static_assert((int)RH_MISS_COUNT == (int)KV_MISS_COUNT, "one list of reasons");
+_Static_assert((int)RH_STEP_BUCKETS == (int)ENGINE_STEP_BUCKETS, "one list of bounds");
 
 void rh_stats(struct rh_model *m, struct rh_stats *out)
 {
@@ -21,6 +22,18 @@ void rh_stats(struct rh_model *m, struct rh_stats *out)
     out->steps = s.steps;
     out->rows = s.rows;
     out->preempted = s.preempted;
+    out->waiting_again = s.waiting_again;
+    out->prefilling = s.prefilling;
+    memcpy(out->step_rows, s.step_rows, sizeof out->step_rows);
+    out->cancelled = s.cancelled;
+    out->cancel_steps_max = s.cancel_steps_max;
+    out->failed_steps = s.failed_steps;
+    out->device_failed = s.device_failed;
+    out->stalled_ms = (double)engine_stalled_ns(m->engine) / 1e6;
+    out->device_progress = m->host->backend->progress ? m->host->backend->progress(m->host->device) : 0;
+    out->pages_free = s.kv.pages_free;
+    out->pages_live = s.kv.pages_live;
+    out->pages_cached = s.kv.pages_cached;
     out->state_total_bytes = s.kv.total_bytes;
     out->state_free_bytes = s.kv.free_bytes + s.kv.open_bytes;
     out->state_live_bytes = s.kv.live_bytes;
@@ -210,6 +223,21 @@ static void make_plan(struct rh_model *m, const struct kv_config *kv, uint32_t c
     for (uint32_t i = 0; i < plan->count; i++)
         if (plan->rows[i].planned_bytes > plan->rows[i].live_bytes)
             *needed += plan->rows[i].planned_bytes - plan->rows[i].live_bytes;
+}
+
+uint32_t rh_memory(struct rh_model *m, struct rh_memory *out, uint32_t most)
+{
+    struct plan plan;
+    struct kv_config kv;
+    uint64_t needed;
+    uint32_t n = 0;
+    if (!m->engine)
+        return 0;
+    engine_kv_config(m->model, m->host->device, m->options.rows_max, &kv);
+    make_plan(m, &kv, kv.context_max, &plan, &needed);
+    for (; n < plan.count && n < most; n++)
+        out[n] = (struct rh_memory){plan.rows[n].space, plan.rows[n].component, plan.rows[n].planned_bytes, plan.rows[n].live_bytes};
+    return n;
 }
 
 int rh_model_info_json(struct rh_model *m, uint32_t context, char **out, struct rh_error *rerr)

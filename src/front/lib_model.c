@@ -24,6 +24,7 @@ void model_unref(struct rh_model *m)
     mem_free(m->path);
     mem_free(m->end_ids);
     mem_free(m->kv_layers);
+    call_ids_free(m->call_ids);
     mem_free(m);
 }
 

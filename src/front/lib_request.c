@@ -9,7 +9,7 @@
 #include "base/utf8.h"
 #include "front/front_int.h"
 
-enum { DEFAULT_MAX_TOKENS = 512, OWN_TEXTS = 5 };
+enum { DEFAULT_MAX_TOKENS = 512, OWN_TEXTS = 6 };
 enum prepare_state { PREPARE_WAITING, PREPARE_DONE, PREPARE_FAILED };
 
 /* what a choice of a chat said so far; owns all */
@@ -31,6 +31,13 @@ struct rh_request {
     bool has_chat, has_prompt;
     char *own[OWN_TEXTS];       /* the copies' memory */
     const char *tenant;         /* own[4], or "" */
+    struct call_choice call;    /* form NULL: the answer is free; name: own[5] */
+    bool truncate;
+    uint32_t dropped;
+    int64_t max_tokens;
+    enum rh_embed embed;
+    uint32_t dimensions;
+    float *embedding;           /* [dimensions] */
     struct token_ids ids;       /* given, or prepared */
     struct prompt_trace trace;  /* of a chat */
     struct answer *answers;     /* [n]; of a chat */
@@ -72,6 +79,7 @@ static void request_unref(struct rh_request *r)
     mem_free(r->streams);
     mem_free(r->readings);
     mem_free(r->answers);
+    mem_free(r->embedding);
     mem_free(r->stop_text);
     token_ids_free(&r->ids);
     prompt_trace_free(&r->trace);
@@ -80,6 +88,56 @@ static void request_unref(struct rh_request *r)
 }
 
 /* ---- preparation (worker thread) ---- */
+
+/* Positions the prompt may take when it is to be shortened: the answer gets what it asked for, or an eighth. */
+static size_t prompt_room(const struct rh_request *r)
+{
+    size_t all = engine_positions_max(r->model->engine), answer = r->embed ? 0 : r->max_tokens > 0 ? (size_t)r->max_tokens : all / 8 + 1;
+    return answer < all ? all - answer : 0;
+}
+
+static int encode_from(struct rh_request *r, struct shortening *s, uint32_t k, struct err *err)
+{
+    struct rh_chat chat = r->chat;
+    token_ids_free(&r->ids);
+    prompt_trace_free(&r->trace);
+    r->ids = (struct token_ids){0};
+    int rc = shorten_messages(s, k, &chat.messages_json, &r->dropped, err);
+    return rc ? rc : history_encode(&r->model->history, &r->model->texts, &chat, r->tenant, &r->ids, &r->trace, err);
+}
+
+/* The fewest messages go that make it fit; when nothing does, the shortest is what the engine refuses. */
+static int shorten_chat(struct rh_request *r, size_t most, struct err *err)
+{
+    struct shortening s;
+    int rc = shorten_open(&s, r->chat.messages_json, err);
+    uint32_t from = 0, to = s.start_count, encoded = UINT32_MAX;
+    while (rc == 0 && from < to) {
+        uint32_t mid = from + (to - from) / 2;
+        rc = encode_from(r, &s, mid, err);
+        encoded = mid;
+        if (r->ids.n <= most)
+            to = mid;
+        else
+            from = mid + 1;
+    }
+    uint32_t last = from < s.start_count ? from : from - 1;
+    if (rc == 0 && s.start_count && encoded != last)
+        rc = encode_from(r, &s, last, err);
+    shorten_close(&s);
+    return rc;
+}
+
+static int fit_prompt(struct rh_request *r, struct err *err)
+{
+    size_t most = prompt_room(r);
+    if (!r->truncate || most == 0 || r->ids.n <= most)
+        return 0;
+    if (r->has_chat)
+        return shorten_chat(r, most, err);
+    r->dropped = shorten_ids(&r->ids, most, &r->model->texts.info, r->embed != RH_EMBED_NONE);
+    return 0;
+}
 
 static int make_ids(struct rh_request *r, struct err *err)
 {
@@ -121,6 +179,8 @@ static void prepare(struct prepare_job *job)
     int rc = make_ids(r, &r->err);
     if (rc == 0 && r->ids.n > UINT32_MAX / 2)
         rc = err_set(&r->err, ERR_LIMIT, "prompt of %zu tokens", r->ids.n);
+    if (rc == 0)
+        rc = fit_prompt(r, &r->err);
     if (rc == 0)
         rc = give_boundaries(r, &r->err);
     if (rc == 0)
@@ -267,15 +327,56 @@ static int parse_propose(const struct rh_model *m, const char *text, uint32_t *o
     return 0;
 }
 
+/* The engine opens one for each choice while the request is submitted: the prompt is known by then. */
+static int open_call(void *ctx, uint32_t vocab, struct constraint **out, struct err *err)
+{
+    struct rh_request *r = ctx;
+    if (r->readings[0].parser)
+        r->call.mark = output_reasoning_close(r->readings[0].parser);
+    r->call.tools_json = front_str(r->chat.tools_json);
+    return calls_open(r->model, &r->call, vocab, out, err);
+}
+
+static int choose_call(struct rh_request *r, const struct rh_request_options *o, struct err *err)
+{
+    struct rh_text name = {o->call_name, o->call_name ? strlen(o->call_name) : 0};
+    if (!o->call_required)
+        return o->call_name ? err_set(err, ERR_ARGUMENT, "call_name without call_required") : 0;
+    if (!r->has_chat || o->no_calls)
+        return err_set(err, ERR_ARGUMENT, "a call is required: expected a chat with tools, and not no_calls");
+    r->call.form = texts_call_form(&r->model->texts, r->output);
+    if (!r->call.form)
+        return err_set(err, ERR_UNSUPPORTED, "a call is required, but the output format '%s' has none", output_format_name(r->output));
+    int rc = copy_text(r, 5, name, &name, err);
+    r->call.name = r->own[5];
+    return rc;
+}
+
+static int choose_embed(struct rh_request *r, const struct rh_request_options *o, enum engine_pool *pool, struct err *err)
+{
+    uint32_t cols = model_info(r->model->model)->hidden;
+    r->embed = o->embed;
+    r->dimensions = o->dimensions ? o->dimensions : cols;
+    if (!o->embed)
+        return 0;
+    if (r->dimensions > cols)
+        return err_set(err, ERR_ARGUMENT, "dimensions: the model's embeddings have %u, the request asks for %u", cols, r->dimensions);
+    r->embedding = mem_try_array(r->dimensions, sizeof *r->embedding);
+    return r->embedding ? embedding_pool(&r->model->texts, o->embed, pool, err) : err_nomem(err, "embedding", r->dimensions * sizeof(float));
+}
+
 static int make_engine_request(struct rh_request *r, const struct rh_request_options *o, struct err *err)
 {
+    const struct constraint_source call = {open_call, r};
     struct rh_model *m = r->model;
     struct rh_sampling defaults;
     struct sample_bias *biases = NULL;
     uint32_t *end_ids = NULL;
     struct engine_request_config c = {.n = r->n, .logprobs = o->logprobs, .top = o->top_logprobs, .stops = r->stops,
-                                      .stop_count = r->stop_count, .allowed_ids = o->allowed_ids};
+                                      .stop_count = r->stop_count, .allowed_ids = o->allowed_ids,
+                                      .prompt_logprobs = o->prompt_logprobs || o->prompt_top_logprobs, .prompt_top = o->prompt_top_logprobs};
     c.tenant = str_of(r->tenant);
+    c.constraint = r->call.form ? &call : NULL;
     c.session = o->session ? str_of(o->session) : (struct str){0};
     sampling_defaults(m, &defaults);
     const struct rh_sampling *s = o->sampling ? o->sampling : &defaults;
@@ -283,6 +384,8 @@ static int make_engine_request(struct rh_request *r, const struct rh_request_opt
     c.priority = o->priority;
     c.allowed_count = o->allowed_id_count < UINT32_MAX / 8 ? (uint32_t)o->allowed_id_count : UINT32_MAX / 8;
     int rc = parse_propose(m, o->propose, &c.propose, err);
+    if (rc == 0)
+        rc = choose_embed(r, o, &c.pool, err);
     if (rc == 0)
         rc = sampling_convert(s, &c.sampling, &biases, err);
     if (rc == 0)
@@ -307,8 +410,10 @@ static int fill_request(struct rh_request *r, const struct rh_request_options *o
 {
     int rc = model_need_engine(r->model, err);
     if (rc || (rc = check_kv(r->model, o, err)) || (rc = choose_output(r, o, err)) || (rc = copy_input(r, o, err)) ||
-        (rc = copy_stops(r, o, err)))
+        (rc = copy_stops(r, o, err)) || (rc = choose_call(r, o, err)))
         return rc;
+    r->truncate = o->truncate;
+    r->max_tokens = o->max_tokens;
     r->n = o->n ? o->n : 1;
     if (r->n > ENGINE_CHOICES_MAX)
         return err_set(err, ERR_LIMIT, "n: at most %d choices, got %u", ENGINE_CHOICES_MAX, r->n);
@@ -447,6 +552,11 @@ static void fill_done(struct rh_request *r, uint32_t choice, struct rh_event *ou
     if (t->decode_ms > 0 && o->completion_count > 1)
         t->decode_tokens_per_s = (o->completion_count - 1) / t->decode_ms * 1e3;
     fill_speculation(&out->speculation, o);
+    if (o->pooled) {
+        embedding_scale(o->pooled, r->dimensions, r->embedding);
+        out->embedding = r->embedding;
+        out->embedding_n = r->dimensions;
+    }
     if (o->finish == ENGINE_ERROR)
         front_error(&out->error, &o->err, o->err.code ? o->err.code : ERR_INTERNAL);
 }
@@ -556,7 +666,7 @@ static int next_event(struct rh_request *r, struct rh_event *out) /* 0: nothing 
         return failed_preparation(r, out);
     if (!r->prompt_given) {
         r->prompt_given = true;
-        *out = (struct rh_event){.kind = RH_EVENT_PROMPT, .prompt_ids = r->ids.ids, .prompt_count = r->ids.n};
+        *out = (struct rh_event){.kind = RH_EVENT_PROMPT, .prompt_ids = r->ids.ids, .prompt_count = r->ids.n, .dropped = r->dropped};
         return 1;
     }
     *out = (struct rh_event){.choice = r->event_choice};
@@ -592,6 +702,18 @@ int rh_poll(struct rh_request *r, struct rh_event *out, int timeout_ms)
             return 0;
         engine_request_wait(r->engine, seen, left);
     }
+}
+
+bool rh_request_prompt_logprob(const struct rh_request *r, size_t position, float *logprob, struct rh_top *tops, uint32_t *top_count)
+{
+    const uint32_t *ids;
+    const float *logprobs;
+    *top_count = 0;
+    if (position > UINT32_MAX || !engine_request_prompt_score(r->engine, (uint32_t)position, logprob, &ids, &logprobs, top_count))
+        return false;
+    for (uint32_t i = 0; i < *top_count; i++)
+        tops[i] = (struct rh_top){ids[i], logprobs[i]};
+    return true;
 }
 
 void rh_request_progress(struct rh_request *r, uint32_t *done, uint32_t *total)

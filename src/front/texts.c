@@ -28,6 +28,8 @@ static void open_template(struct texts *t, struct str source)
 {
     t->template_bytes = source.n;
     t->output = output_format_of_template(source);
+    for (size_t i = 0; output_format_at(i) && i < OUTPUT_FORMATS_MAX; i++)
+        t->call_forms[i] = output_format_call(output_format_at(i), source);
     if (source.p == NULL)
         err_set(&t->chat_err, ERR_NOT_FOUND, "the model has no chat template; one can be given (--chat-template FILE)");
     else if (chat_template_open(source, &t->chat, &t->chat_err))
@@ -76,7 +78,16 @@ int texts_open(struct texts *t, const char *path, const char *template_source, s
     if (rc)
         return rc;
     tokenizer_info(t->tokenizer, &t->info);
+    embedding_read(t);
     return 0;
+}
+
+const char *texts_call_form(const struct texts *t, const struct output_format *f)
+{
+    for (size_t i = 0; output_format_at(i) && i < OUTPUT_FORMATS_MAX; i++)
+        if (output_format_at(i) == f)
+            return t->call_forms[i];
+    return NULL;
 }
 
 void texts_close(struct texts *t)

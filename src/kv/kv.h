@@ -62,6 +62,7 @@ struct kv_stats {
     uint64_t live_bytes;                          /* pages that sequences name */
     uint64_t cached_bytes;                        /* pages that only the prefix tree names */
     uint64_t open_bytes;                          /* the rest of slabs in use: room for pages of their size */
+    uint64_t pages_free, pages_live, pages_cached; /* pages of all groups; free: of slabs in use */
     uint64_t bytes_per_position;                  /* all full-attention layers; the others excluded */
     uint64_t window_bytes;                        /* the most the window and recurrent layers of one sequence take */
     uint32_t group_count;

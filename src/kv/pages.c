@@ -332,8 +332,12 @@ void kv_stats(const struct kv *kv, struct kv_stats *out)
         const struct kv_group_layout *lay = &kv->layout.groups[g];
         uint64_t page = kv_layout_page_bytes(&kv->layout, g);
         const struct kv_group *group = &kv->groups[g];
+        uint64_t live = group->capacity - 1 - group->free_count - group->cached;
+        out->pages_free += group->free_count;
+        out->pages_cached += group->cached;
+        out->pages_live += live;
         out->cached_bytes += group->cached * page;
-        out->live_bytes += (group->capacity - 1 - group->free_count - group->cached) * page;
+        out->live_bytes += live * page;
         if (lay->stage == KV_EARLY) {
             continue; /* gone once it counts */
         }

@@ -434,38 +434,40 @@ static int step_inputs(struct model *m, struct err *err)
     return rc;
 }
 
-static int head_tile(struct model *m, uint32_t first, uint32_t count, struct err *err)
+static int head_rows(struct model *m, uint32_t first, uint32_t count, struct err *err)
 {
     struct step *s = &m->step;
-    const struct hparams *hp = &m->hp;
-    struct tensor out = tensor_rows(s->out, 0, count), logits = tensor_rows(s->logits, 0, count);
+    struct tensor out = tensor_rows(s->out, 0, count);
     struct op_gather gather = {.x = tensor_rows(s->x, 0, s->rows), .y = out, .rows = s->out_rows + first};
-    struct op_norm norm = {.x = out, .y = out, .dim = hp->hidden, .w = m->vecs[V_FINAL_NORM], .eps = hp->eps, .scale = 1.0f,
-                           .centred = (hp->flags & HP_LAYER_NORM) != 0};
-    struct op_linear head = {.w = m->weights[W_HEAD], .x = out, .y = logits, .alpha = hp->logit_scale};
-    struct op_softcap cap = {.x = logits, .cap = hp->final_softcap};
+    struct op_norm norm = {.x = out, .y = out, .dim = m->hp.hidden, .w = m->vecs[V_FINAL_NORM], .eps = m->hp.eps, .scale = 1.0f,
+                           .centred = (m->hp.flags & HP_LAYER_NORM) != 0};
     int rc = op_gather(m->device, &gather, err);
-    if (rc == 0) {
-        rc = op_norm(m->device, &norm, err);
-    }
-    if (rc == 0) {
-        rc = op_linear(m->device, &head, err);
-    }
+    return rc == 0 ? op_norm(m->device, &norm, err) : rc;
+}
+
+static int head_logits(struct model *m, uint32_t count, struct err *err)
+{
+    struct step *s = &m->step;
+    struct tensor logits = tensor_rows(s->logits, 0, count);
+    struct op_linear head = {.w = m->weights[W_HEAD], .x = tensor_rows(s->out, 0, count), .y = logits, .alpha = m->hp.logit_scale};
+    struct op_softcap cap = {.x = logits, .cap = m->hp.final_softcap};
+    int rc = op_linear(m->device, &head, err);
     return rc == 0 && cap.cap != 0.0f ? op_softcap(m->device, &cap, err) : rc;
 }
 
-/* Raw logits of the tile's rows to whoever asked; the tile starts at out row `first` of the step. */
-static int head_copy(struct model *m, const struct span *spans, uint32_t first, uint32_t count, struct err *err)
+/* Rows of the tile to whoever asked for them, hidden or as raw logits; the tile starts at out row `first` of the step. */
+static int head_copy(struct model *m, const struct span *spans, bool hidden, uint32_t first, uint32_t count, struct err *err)
 {
     struct step *s = &m->step;
-    uint32_t at = 0; /* out row of the step where the span's begin */
+    const struct tensor *rows = hidden ? &s->out : &s->logits;
+    uint32_t at = 0, cols = hidden ? m->hp.hidden : m->hp.vocab; /* at: out row of the step where the span's begin */
     for (uint32_t i = 0; i < s->span_count; i++) {
+        float *wanted = hidden ? spans[i].hidden : spans[i].logits;
         uint32_t n = spans[i].row_count - spans[i].out_first;
         uint32_t from = at > first ? at : first, to = at + n < first + count ? at + n : first + count;
-        for (uint32_t r = from; spans[i].logits != NULL && r < to; r++) {
-            struct op_copy_out op = {spans[i].logits + (size_t)(r - at) * m->hp.vocab,
-                                     (const float *)s->logits.data + (size_t)(r - first) * s->logits.stride,
-                                     m->hp.vocab * sizeof(float)};
+        for (uint32_t r = from; wanted != NULL && r < to; r++) {
+            struct op_copy_out op = {wanted + (size_t)(r - at) * cols, (const float *)rows->data + (size_t)(r - first) * rows->stride,
+                                     cols * sizeof(float)};
             int rc = op_copy_out(m->device, &op, err);
             if (rc != 0) {
                 return rc;
@@ -476,19 +478,39 @@ static int head_copy(struct model *m, const struct span *spans, uint32_t first, 
     return 0;
 }
 
+static bool row_wants_logits(const struct sample_row *row)
+{
+    return row->params != NULL || row->score_id >= 0 || row->top != 0;
+}
+
+/* A tile whose rows are wanted as they are and no further has no need of the vocabulary. */
+static bool tile_wants_logits(const struct model *m, const struct span *spans, uint32_t first, uint32_t count)
+{
+    const struct step *s = &m->step;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < s->span_count; i++) {
+        uint32_t n = spans[i].row_count - spans[i].out_first;
+        uint32_t from = at > first ? at : first, to = at + n < first + count ? at + n : first + count;
+        for (uint32_t r = from; r < to; r++) {
+            if (spans[i].hidden == NULL || spans[i].logits != NULL || row_wants_logits(&s->host_samples[r])) {
+                return true;
+            }
+        }
+        at += n;
+    }
+    return false;
+}
+
 /* Runs of rows of the tile that are sampled or scored; rows that only want logits are left out. */
 static int head_sample(struct model *m, uint32_t first, uint32_t count, struct sample_result *results, struct err *err)
 {
     struct step *s = &m->step;
     for (uint32_t r = 0; r < count;) {
         const struct sample_row *row = &s->host_samples[first + r];
-        bool wanted = row->params != NULL || row->score_id >= 0 || row->top != 0;
+        bool wanted = row_wants_logits(row);
         uint32_t end = r + 1;
-        for (; end < count; end++) {
-            const struct sample_row *next = &s->host_samples[first + end];
-            if ((next->params != NULL || next->score_id >= 0 || next->top != 0) != wanted) {
-                break;
-            }
+        while (end < count && row_wants_logits(&s->host_samples[first + end]) == wanted) {
+            end++;
         }
         if (wanted) {
             struct op_sample_rows op = {.logits = tensor_rows(s->logits, r, end - r), .rows = row, .results = results + first + r,
@@ -509,9 +531,16 @@ static int step_head(struct model *m, const struct span *spans, struct sample_re
     int rc = 0;
     for (uint32_t first = 0; first < s->out_count && rc == 0; first += s->logit_rows_max) {
         uint32_t left = s->out_count - first, count = left < s->logit_rows_max ? left : s->logit_rows_max;
-        rc = head_tile(m, first, count, err);
+        rc = head_rows(m, first, count, err);
         if (rc == 0) {
-            rc = head_copy(m, spans, first, count, err);
+            rc = head_copy(m, spans, true, first, count, err);
+        }
+        if (rc != 0 || !tile_wants_logits(m, spans, first, count)) {
+            continue;
+        }
+        rc = head_logits(m, count, err);
+        if (rc == 0) {
+            rc = head_copy(m, spans, false, first, count, err);
         }
         if (rc == 0 && results != NULL) {
             rc = head_sample(m, first, count, results, err);

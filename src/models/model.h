@@ -102,6 +102,7 @@ struct span {
     uint32_t out_first;        /* rows [out_first, row_count) of the span go through the head; = row_count: none */
     const struct sample_row *sample; /* one per out row: what to draw / score; NULL with SPAN_ROWS_LOGITS */
     float *logits;             /* [out rows][vocab] host memory for raw logits, or NULL */
+    float *hidden;             /* [out rows][hidden] host memory for what the head reads (rows after the final norm), or NULL */
 };
 
 /* Enqueue the whole step (rows <= rows_max); at most the option's steps are in flight.  Spans and what they name stay valid until its

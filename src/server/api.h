@@ -10,12 +10,14 @@
 #include "base/buf.h"
 #include "base/json.h"
 #include "rhapsode.h"
+#include "server/health.h"
 #include "server/http.h"
 #include "server/journal.h"
 #include "server/metrics.h"
 #include "server/server.h"
 
 struct gen;
+struct gen_input;
 struct kept_response;
 
 /* process lifetime */
@@ -41,7 +43,7 @@ struct server {
     uint16_t port;
     bool draining;
     uint64_t drain_since_ms;
-    uint64_t steps_seen, steps_since_ms; /* health: the engine's steps last moved then */
+    struct health health;
     struct journal log, trace;
     uint64_t gen_number;
     int notify_fd;
@@ -104,6 +106,11 @@ struct params {
     uint64_t seed;
     yyjson_val *tools;
     bool tools_off;                /* tool_choice none */
+    bool show_prompt_logprobs;
+    bool call_required;            /* tool_choice required, or a tool's name */
+    struct str call_name;          /* {NULL, 0}: any */
+    yyjson_val *tool_choice;       /* as it was given; NULL */
+    unsigned left_away;            /* VOLATILE_X of its texts */
     yyjson_val *variables;         /* chat_template_kwargs */
     struct str effort, session, salt, reasoning_format;
     struct rh_text *stops;
@@ -117,6 +124,7 @@ struct params {
 struct field_list {
     const struct field *list;
     size_t count;
+    bool streams; /* unless the request says otherwise */
 };
 
 struct reader {
@@ -140,19 +148,26 @@ int read_propose(struct reader *r, yyjson_val *v, const char *pointer);
 int read_kv(struct reader *r, yyjson_val *v, const char *pointer);
 int read_variables(struct reader *r, yyjson_val *v, const char *pointer);
 int read_truncation(struct reader *r, yyjson_val *v, const char *pointer);
+int read_kv_start(struct reader *r, yyjson_val *v, const char *pointer);
+int read_prompt_logprobs(struct reader *r, yyjson_val *v, const char *pointer);
+int read_inputs(struct reader *r, yyjson_val *v, const char *pointer, uint32_t most, struct gen_input **list, uint32_t *count); /* texts or ids */
+bool model_is_served(const struct server *s, struct str name);
 int read_ids(struct reader *r, yyjson_val *v, const char *pointer, uint32_t **ids, size_t *n); /* into the arena */
 char *pointer_at(char out[256], const char *pointer, const char *key); /* pointer + "/" + key, cut when too long */
 char *pointer_index(char out[256], const char *pointer, size_t index);
 
 /* Parses the body into an object.  NULL: *e is filled. */
 yyjson_doc *body_parse(const struct call *c, struct api_error *e);
-void params_open(struct params *p, struct server *s);
-void params_close(struct params *p);
+/* A route with a body: reads it by the list, then calls start, which begins the answer or fills r->err.  own: becomes p->own. */
+int body_route(struct call *c, struct api_error *e, const struct field_list *fields, void *own, int (*start)(struct reader *r, struct call *c));
 
 /* chat_input.c: messages of OpenAI's shape -> p->messages; tools. */
 int chat_messages_read(struct reader *r, yyjson_val *v, const char *pointer);
 int chat_tools_read(struct reader *r, yyjson_val *v, const char *pointer);
 int chat_tool_choice_read(struct reader *r, yyjson_val *v, const char *pointer);
+/* A call that is required: is there such a tool?  Each is {name} or {function: {name}}. */
+int chat_call_check(struct reader *r, yyjson_val *tools);
+void chat_system_put(struct reader *r, struct buf *out, struct str text); /* a system message's text as JSON, without what is volatile */
 /* p->chat from what was read; variables with effort and thinking among them. */
 int chat_finish(struct reader *r);
 

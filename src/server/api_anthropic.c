@@ -2,13 +2,13 @@
  *
  *     message_start  ( content_block_start content_block_delta* content_block_stop )*  message_delta  message_stop      (ping anywhere)
  *
- * Its content blocks become messages as templates take them: results of tools are messages of their own, thinking is reasoning_content.
- * A first system block that names a client's version and billing changes with every request; it is left away, so that the prompt stays known. */
+ * Its content blocks become messages as templates take them: results of tools are messages of their own, thinking is reasoning_content. */
 #include "base/mem.h"
 #include "server/api_fields.h"
 #include "server/gen.h"
 #include "server/jobs.h"
 #include "server/routes.h"
+#include "server/turn.h"
 
 #include <stdlib.h>
 
@@ -233,7 +233,6 @@ static const struct gen_api messages_api = {
 
 struct anthropic { /* values of fields that are read together */
     yyjson_val *system, *messages, *tools;
-    bool any_choice;
 };
 
 static int no_memory(struct reader *r)
@@ -268,13 +267,8 @@ static int keep_tools(struct reader *r, yyjson_val *v, const char *pointer)
     return 0;
 }
 
-static bool volatile_block(struct str text)
-{
-    return str_starts(text, STR("x-anthropic-billing-header:"));
-}
-
 /* Text blocks joined by line ends; a string is one block. */
-static int put_text(struct reader *r, struct buf *out, yyjson_val *v, const char *pointer, bool system)
+static int put_text(struct reader *r, struct buf *out, yyjson_val *v, const char *pointer)
 {
     size_t i, n;
     yyjson_val *block;
@@ -293,26 +287,11 @@ static int put_text(struct reader *r, struct buf *out, yyjson_val *v, const char
                             inner, STR_ARG(type));
         if (!text.p)
             return field_type(r, yyjson_obj_get(block, "text"), pointer_at(inner, at, "text"), "a string");
-        if (system && i == 0 && volatile_block(text))
-            continue;
         if (out->n)
             buf_char(out, '\n');
         buf_str(out, text);
     }
     return 0;
-}
-
-static void begin_message(struct buf *out, const char *role)
-{
-    if (out->n > 1)
-        buf_char(out, ',');
-    buf_printf(out, "{\"role\":\"%s\"", role);
-}
-
-static void put_field(struct buf *out, const char *key, struct str text)
-{
-    buf_printf(out, ",\"%s\":", key);
-    buf_json_str(out, text);
 }
 
 static int put_tool_result(struct reader *r, struct buf *out, yyjson_val *block, const char *pointer)
@@ -324,11 +303,12 @@ static int put_tool_result(struct reader *r, struct buf *out, yyjson_val *block,
     if (!yyjson_is_str(id))
         return field_type(r, id, pointer_at(at, pointer, "tool_use_id"), "a string");
     if (content && !yyjson_is_null(content))
-        rc = put_text(r, &text, content, pointer_at(at, pointer, "content"), false);
+        rc = put_text(r, &text, content, pointer_at(at, pointer, "content"));
     if (rc == 0) {
-        begin_message(out, "tool");
-        put_field(out, "tool_call_id", json_str(id));
-        put_field(out, "content", buf_view(&text));
+        message_begin(out, "tool");
+        buf_json_str(out, buf_view(&text));
+        buf_z(out, ",\"tool_call_id\":");
+        buf_json_str(out, json_str(id));
         buf_char(out, '}');
     }
     if (text.failed)
@@ -363,8 +343,8 @@ static int put_user(struct reader *r, struct buf *out, yyjson_val *content, cons
             rc = api_fail(r->err, 400, "unsupported_content", pointer_at(inner, at, "type"), "%s: blocks of type '%.*s' are not supported", inner, STR_ARG(type));
     }
     if (rc == 0 && (any_text || n == 0)) {
-        begin_message(out, "user");
-        put_field(out, "content", buf_view(&text));
+        message_begin(out, "user");
+        buf_json_str(out, buf_view(&text));
         buf_char(out, '}');
     }
     if (text.failed)
@@ -374,14 +354,14 @@ static int put_user(struct reader *r, struct buf *out, yyjson_val *content, cons
 }
 
 /* One block of an earlier answer into its three parts. */
-static int put_answer_block(struct reader *r, yyjson_val *block, const char *pointer, struct buf *text, struct buf *thinking, struct buf *calls)
+static int put_answer_block(struct reader *r, yyjson_val *block, const char *pointer, struct turn *t)
 {
     struct str type = json_str(yyjson_obj_get(block, "type"));
     char at[256];
     if (str_is(type, "text"))
-        buf_str(text, json_str(yyjson_obj_get(block, "text")));
+        buf_str(&t->text, json_str(yyjson_obj_get(block, "text")));
     else if (str_is(type, "thinking"))
-        buf_str(thinking, json_str(yyjson_obj_get(block, "thinking")));
+        buf_str(&t->thinking, json_str(yyjson_obj_get(block, "thinking")));
     else if (str_is(type, "tool_use")) {
         yyjson_val *name = yyjson_obj_get(block, "name"), *id = yyjson_obj_get(block, "id"), *input = yyjson_obj_get(block, "input");
         if (!yyjson_is_str(name) || !yyjson_is_str(id) || !yyjson_is_obj(input))
@@ -389,13 +369,7 @@ static int put_answer_block(struct reader *r, yyjson_val *block, const char *poi
         char *json = yyjson_val_write(input, 0, NULL);
         if (!json)
             return no_memory(r);
-        buf_z(calls, calls->n ? ",{\"type\":\"function\"" : "{\"type\":\"function\"");
-        put_field(calls, "id", json_str(id));
-        buf_z(calls, ",\"function\":{\"name\":");
-        buf_json_str(calls, json_str(name));
-        buf_z(calls, ",\"arguments\":");
-        buf_z(calls, json);
-        buf_z(calls, "}}");
+        turn_call(t, json_str(id), json_str(name), str_of(json));
         free(json); /* yyjson's own block */
     } else if (!str_is(type, "redacted_thinking"))
         return api_fail(r->err, 400, "unsupported_content", pointer_at(at, pointer, "type"), "%s: blocks of type '%.*s' are not supported", at, STR_ARG(type));
@@ -404,35 +378,21 @@ static int put_answer_block(struct reader *r, yyjson_val *block, const char *poi
 
 static int put_assistant(struct reader *r, struct buf *out, yyjson_val *content, const char *pointer)
 {
-    struct buf text = {0}, thinking = {0}, calls = {0};
+    struct turn t = {.open = true};
     size_t i, n;
     yyjson_val *block;
     char at[256];
     int rc = 0;
     if (yyjson_is_str(content))
-        buf_str(&text, json_str(content));
+        buf_str(&t.text, json_str(content));
     else if (!yyjson_is_arr(content))
         rc = field_type(r, content, pointer, "a string or an array of blocks");
     yyjson_arr_foreach(content, i, n, block)
         if (rc == 0)
-            rc = put_answer_block(r, block, pointer_index(at, pointer, i), &text, &thinking, &calls);
-    if (rc == 0) {
-        begin_message(out, "assistant");
-        put_field(out, "content", buf_view(&text));
-        if (thinking.n)
-            put_field(out, "reasoning_content", buf_view(&thinking));
-        if (calls.n) {
-            buf_z(out, ",\"tool_calls\":[");
-            buf_str(out, buf_view(&calls));
-            buf_char(out, ']');
-        }
-        buf_char(out, '}');
-    }
-    if (text.failed || thinking.failed || calls.failed)
-        rc = no_memory(r);
-    buf_free(&text);
-    buf_free(&thinking);
-    buf_free(&calls);
+            rc = put_answer_block(r, block, pointer_index(at, pointer, i), &t);
+    if (rc == 0)
+        turn_end(&t, out);
+    turn_free(&t);
     return rc;
 }
 
@@ -464,10 +424,10 @@ static int put_messages(struct reader *r, struct buf *out)
 static int put_system(struct reader *r, struct buf *out)
 {
     struct buf text = {0};
-    int rc = own(r)->system ? put_text(r, &text, own(r)->system, "/system", true) : 0;
+    int rc = own(r)->system ? put_text(r, &text, own(r)->system, "/system") : 0;
     if (rc == 0 && text.n) {
-        begin_message(out, "system");
-        put_field(out, "content", buf_view(&text));
+        message_begin(out, "system");
+        chat_system_put(r, out, buf_view(&text));
         buf_char(out, '}');
     }
     if (text.failed)
@@ -499,13 +459,7 @@ static int put_tools(struct reader *r)
             rc = no_memory(r);
         if (rc)
             break;
-        buf_z(&b, i ? ",{\"type\":\"function\",\"function\":{\"name\":" : "{\"type\":\"function\",\"function\":{\"name\":");
-        buf_json_str(&b, name);
-        if (yyjson_is_str(text))
-            put_field(&b, "description", json_str(text));
-        buf_z(&b, ",\"parameters\":");
-        buf_z(&b, json);
-        buf_z(&b, "}}");
+        tool_put(&b, name, json_str(text), json);
         free(json); /* yyjson's own block */
     }
     buf_char(&b, ']');
@@ -519,12 +473,18 @@ static int put_tools(struct reader *r)
 
 static int read_tool_choice(struct reader *r, yyjson_val *v, const char *pointer)
 {
-    struct str type = json_str(yyjson_obj_get(v, "type"));
+    struct str type = json_str(yyjson_obj_get(v, "type")), name = json_str(yyjson_obj_get(v, "name"));
+    char at[256];
     r->p->parallel_off = yyjson_is_true(yyjson_obj_get(v, "disable_parallel_tool_use"));
     r->p->tools_off = str_is(type, "none");
-    if (str_is(type, "auto") || r->p->tools_off)
+    r->p->call_required = str_is(type, "any") || str_is(type, "tool");
+    if (str_is(type, "tool") && !name.p)
+        return field_type(r, yyjson_obj_get(v, "name"), pointer_at(at, pointer, "name"), "a string");
+    if (str_is(type, "tool"))
+        r->p->call_name = name;
+    if (str_is(type, "auto") || r->p->tools_off || r->p->call_required)
         return 0;
-    return api_fail(r->err, 400, "unsupported_parameter", pointer, "%s: expected {\"type\": \"auto\"} or none; to force a call is not supported", pointer);
+    return api_fail(r->err, 400, "invalid_value", pointer, "%s: expected {\"type\": ...} auto, any, tool or none", pointer);
 }
 
 static int read_thinking(struct reader *r, yyjson_val *v, const char *pointer)
@@ -552,59 +512,47 @@ static const struct field message_fields[] = {
     MESSAGE_PARTS, SAMPLER_FIELDS, EXTRA_FIELDS, CALLED("seed", read_seed), {"max_tokens", FIELD_I64, 1, 4294967295.0, AT(max_tokens), NULL},
     CALLED("stop_sequences", read_stops), {"stream", FIELD_BOOL, 0, 0, AT(stream), NULL}, SILENT("metadata"), SILENT("service_tier")};
 static const struct field count_fields[] = {MESSAGE_PARTS};
-const struct field_list message_field_list = {message_fields, FIELDS_COUNT(message_fields)};
-const struct field_list count_field_list = {count_fields, FIELDS_COUNT(count_fields)};
+const struct field_list message_field_list = {message_fields, FIELDS_COUNT(message_fields), false};
+const struct field_list count_field_list = {count_fields, FIELDS_COUNT(count_fields), false};
 
-static int read_all(struct reader *r, yyjson_val *root, const struct field *list, size_t count)
+static int make_chat(struct reader *r)
 {
     struct buf *out = &r->p->messages;
-    if (fields_read(r, root, "", list, count))
-        return -1;
     buf_char(out, '[');
     if (put_system(r, out) || put_messages(r, out))
         return -1;
     buf_char(out, ']');
     if (out->failed)
         return no_memory(r);
-    if (own(r)->tools && !r->p->tools_off && put_tools(r))
+    if ((own(r)->tools && !r->p->tools_off && put_tools(r)) || chat_call_check(r, own(r)->tools))
         return -1;
     return chat_finish(r);
 }
 
-static int messages_route(struct call *c, struct api_error *e, bool count_only)
+static int start_count(struct reader *r, struct call *c)
 {
-    struct params p;
-    struct anthropic fields = {0};
-    yyjson_doc *doc = body_parse(c, e);
-    if (!doc)
+    return make_chat(r) ? -1 : job_count_tokens(c, r->p, r->err);
+}
+
+static int start(struct reader *r, struct call *c)
+{
+    if (make_chat(r))
         return -1;
-    params_open(&p, c->s);
-    p.own = &fields;
-    struct reader r = {.s = c->s, .p = &p, .err = e};
-    const struct field *list = count_only ? count_fields : message_fields;
-    int rc = read_all(&r, yyjson_doc_get_root(doc), list, count_only ? FIELDS_COUNT(count_fields) : FIELDS_COUNT(message_fields));
-    if (rc == 0 && count_only)
-        rc = job_count_tokens(c, &p, e);
-    else if (rc == 0 && p.max_tokens == 0)
-        rc = api_fail(e, 400, "missing_required_parameter", "/max_tokens", "/max_tokens is missing");
-    else if (rc == 0) {
-        struct blocks *blocks = mem_try_zero(1, sizeof *blocks);
-        rc = blocks ? gen_start(c, &p, NULL, 0, &messages_api, blocks, &r.ignored, e) : no_memory(&r);
-        if (rc)
-            mem_free(blocks);
-    }
-    buf_free(&r.ignored);
-    params_close(&p);
-    json_free(doc);
+    if (r->p->max_tokens == 0)
+        return api_fail(r->err, 400, "missing_required_parameter", "/max_tokens", "/max_tokens is missing");
+    struct blocks *blocks = mem_try_zero(1, sizeof *blocks);
+    int rc = blocks ? gen_start(c, r->p, NULL, 0, &messages_api, blocks, &r->ignored, r->err) : no_memory(r);
+    if (rc)
+        mem_free(blocks);
     return rc;
 }
 
 int route_messages(struct call *c, struct api_error *e)
 {
-    return messages_route(c, e, false);
+    return body_route(c, e, &message_field_list, &(struct anthropic){0}, start);
 }
 
 int route_count_tokens(struct call *c, struct api_error *e)
 {
-    return messages_route(c, e, true);
+    return body_route(c, e, &count_field_list, &(struct anthropic){0}, start_count);
 }

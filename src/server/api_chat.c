@@ -6,7 +6,7 @@
 
 /* ---- shared ---- */
 
-void openai_put_usage(const struct gen *g, struct buf *out)
+static void put_usage(const struct gen *g, struct buf *out)
 {
     uint32_t completion = gen_completion_tokens(g);
     buf_printf(out, "\"usage\":{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%u,\"prompt_tokens_details\":{\"cached_tokens\":%u,"
@@ -15,7 +15,7 @@ void openai_put_usage(const struct gen *g, struct buf *out)
                gen_reasoning_tokens(g));
 }
 
-void openai_put_timings(const struct gen *g, struct buf *out)
+static void put_timings(const struct gen *g, struct buf *out)
 {
     const struct rh_timings *t = &g->timings;
     buf_printf(out, ",\"timings\":{\"queue_ms\":%.3f,\"prompt_ms\":%.3f,\"predicted_ms\":%.3f,\"prompt_per_second\":%.3f,"
@@ -51,12 +51,67 @@ void openai_ping(struct gen *g)
         buf_z(&g->out, ": keep-alive\n\n");
 }
 
-void openai_end_mark(struct gen *g)
+void openai_open(const struct gen *g, struct buf *out, const char *object)
 {
+    buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", g->id, object, (long long)g->created_s);
+    buf_json_str(out, str_of(g->model));
+    buf_z(out, ",\"system_fingerprint\":\"rhapsode-" RH_VERSION "\",\"choices\":[");
+}
+
+void openai_choice_end(const struct gen *g, struct gen_choice *c, const char *tools, struct buf *out)
+{
+    if (g->return_ids)
+        buf_printf(out, ",\"token_ids\":[%s]", buf_cstr(&c->ids));
+    if (c->stop_string) {
+        buf_z(out, ",\"stop_reason\":");
+        buf_json_str(out, str_of(c->stop_string));
+    }
+    buf_printf(out, ",\"finish_reason\":\"%s\"}", gen_finish(c, "stop", "length", tools));
+}
+
+void openai_close(struct gen *g, struct buf *out)
+{
+    buf_z(out, "],");
+    put_usage(g, out);
+    put_timings(g, out);
+    buf_printf(out, ",\"seed\":%llu", (unsigned long long)g->choices[0].seed);
+    if (g->return_ids)
+        buf_printf(out, ",\"prompt_token_ids\":[%s]", buf_cstr(&g->prompt_ids));
+}
+
+void openai_send_chunk(struct gen *g, struct buf *b)
+{
+    buf_z(b, g->include_usage ? "],\"usage\":null}" : "]}");
+    gen_event(g, NULL, buf_view(b));
+    if (b->failed)
+        g->out.failed = b->failed;
+    buf_free(b);
+}
+
+void openai_end(struct gen *g, const char *object)
+{
+    if (g->include_usage) {
+        struct buf b = {0};
+        openai_open(g, &b, object);
+        buf_z(&b, "],");
+        put_usage(g, &b);
+        put_timings(g, &b);
+        buf_char(&b, '}');
+        gen_event(g, NULL, buf_view(&b));
+        buf_free(&b);
+    }
     gen_event(g, NULL, STR("[DONE]"));
 }
 
 /* ---- logprobs ---- */
+
+void openai_put_number(struct buf *out, float logprob)
+{
+    if (logprob > -9999)
+        buf_json_f32(out, logprob);
+    else
+        buf_z(out, "-9999");
+}
 
 static void put_token(struct gen *g, struct buf *out, uint32_t id, float logprob)
 {
@@ -65,13 +120,50 @@ static void put_token(struct gen *g, struct buf *out, uint32_t id, float logprob
     buf_z(out, "{\"token\":");
     buf_json_str(out, bytes);
     buf_z(out, ",\"logprob\":");
-    if (logprob > -9999)
-        buf_json_f32(out, logprob);
-    else
-        buf_z(out, "-9999");
+    openai_put_number(out, logprob);
     buf_z(out, ",\"bytes\":");
     openai_put_bytes(out, bytes);
     buf_free(&scratch);
+}
+
+static void put_prompt_token(struct gen *g, struct buf *out, uint32_t id, float logprob, uint32_t rank)
+{
+    struct buf scratch = {0};
+    buf_printf(out, "\"%u\":{\"logprob\":", id);
+    openai_put_number(out, logprob);
+    if (rank)
+        buf_printf(out, ",\"rank\":%u,\"decoded_token\":", rank);
+    else
+        buf_z(out, ",\"rank\":null,\"decoded_token\":");
+    buf_json_str(out, gen_token_bytes(g, id, &scratch));
+    buf_char(out, '}');
+    buf_free(&scratch);
+}
+
+/* vLLM's shape: nothing for the first id, then an object of ids: the prompt's own and the likeliest. */
+void openai_put_prompt_logprobs(struct gen *g, uint32_t request, struct buf *out)
+{
+    struct rh_top tops[RH_PROMPT_TOP_MAX];
+    uint32_t count;
+    float own;
+    if (!g->show_prompt_logprobs)
+        return;
+    const struct gen_prompt *p = &g->prompts[request];
+    buf_z(out, ",\"prompt_logprobs\":[null");
+    for (size_t i = 1; i < p->n && rh_request_prompt_logprob(g->requests[request], i, &own, tops, &count); i++) {
+        bool among = false;
+        buf_z(out, ",{");
+        for (uint32_t k = 0; k < count; k++)
+            among |= tops[k].id == p->ids[i];
+        if (!among)
+            put_prompt_token(g, out, p->ids[i], own, 0);
+        for (uint32_t k = 0; k < count; k++) {
+            buf_z(out, k || !among ? "," : "");
+            put_prompt_token(g, out, tops[k].id, tops[k].logprob, k + 1);
+        }
+        buf_char(out, '}');
+    }
+    buf_char(out, ']');
 }
 
 void openai_logprob(struct gen *g, struct gen_choice *c, const struct rh_event *e)
@@ -101,22 +193,9 @@ static void put_logprobs(struct gen *g, struct gen_choice *c, struct buf *out)
 
 /* ---- stream ---- */
 
-static void chunk_open(struct gen *g, struct buf *b)
+static void chunk_open(const struct gen *g, struct buf *b)
 {
-    buf_z(b, "{\"id\":\"");
-    buf_z(b, g->id);
-    buf_printf(b, "\",\"object\":\"chat.completion.chunk\",\"created\":%lld,\"model\":", (long long)g->created_s);
-    buf_json_str(b, str_of(g->model));
-    buf_z(b, ",\"system_fingerprint\":\"rhapsode-" RH_VERSION "\",\"choices\":[");
-}
-
-static void chunk_close(struct gen *g, struct buf *b)
-{
-    buf_z(b, g->include_usage ? "],\"usage\":null}" : "]}");
-    gen_event(g, NULL, buf_view(b));
-    if (b->failed)
-        g->out.failed = b->failed;
-    buf_free(b);
+    openai_open(g, b, "chat.completion.chunk");
 }
 
 static void chat_begin(struct gen *g)
@@ -125,7 +204,7 @@ static void chat_begin(struct gen *g)
         struct buf b = {0};
         chunk_open(g, &b);
         buf_printf(&b, "{\"index\":%u,\"delta\":{\"role\":\"assistant\",\"content\":\"\",\"refusal\":null},\"logprobs\":null,\"finish_reason\":null}", i);
-        chunk_close(g, &b);
+        openai_send_chunk(g, &b);
     }
 }
 
@@ -169,7 +248,7 @@ static void chat_piece(struct gen *g, uint32_t choice, const struct rh_event *e)
         buf_printf(&b, ",\"token_ids\":[%s]", buf_cstr(&c->ids));
     c->logprobs.n = c->ids.n = 0;
     buf_z(&b, ",\"finish_reason\":null}");
-    chunk_close(g, &b);
+    openai_send_chunk(g, &b);
 }
 
 static void chat_done(struct gen *g, uint32_t choice)
@@ -178,22 +257,12 @@ static void chat_done(struct gen *g, uint32_t choice)
     struct buf b = {0};
     chunk_open(g, &b);
     buf_printf(&b, "{\"index\":%u,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"%s\"}", choice, gen_finish(c, "stop", "length", "tool_calls"));
-    chunk_close(g, &b);
+    openai_send_chunk(g, &b);
 }
 
 static void chat_end(struct gen *g)
 {
-    if (g->include_usage) {
-        struct buf b = {0};
-        chunk_open(g, &b);
-        buf_z(&b, "],");
-        openai_put_usage(g, &b);
-        openai_put_timings(g, &b);
-        buf_char(&b, '}');
-        gen_event(g, NULL, buf_view(&b));
-        buf_free(&b);
-    }
-    openai_end_mark(g);
+    openai_end(g, "chat.completion.chunk");
 }
 
 /* ---- whole answers ---- */
@@ -234,34 +303,29 @@ static void put_choice(struct gen *g, uint32_t i, struct buf *out)
         put_logprobs(g, c, out);
     else
         buf_z(out, ",\"logprobs\":null");
-    if (g->return_ids)
-        buf_printf(out, ",\"token_ids\":[%s]", buf_cstr(&c->ids));
-    if (c->stop_string) {
-        buf_z(out, ",\"stop_reason\":");
-        buf_json_str(out, str_of(c->stop_string));
-    }
-    buf_printf(out, ",\"finish_reason\":\"%s\"}", gen_finish(c, "stop", "length", "tool_calls"));
+    openai_choice_end(g, c, "tool_calls", out);
 }
 
 static void chat_reply(struct gen *g, struct buf *out)
 {
-    buf_printf(out, "{\"id\":\"%s\",\"object\":\"chat.completion\",\"created\":%lld,\"model\":", g->id, (long long)g->created_s);
-    buf_json_str(out, str_of(g->model));
-    buf_z(out, ",\"system_fingerprint\":\"rhapsode-" RH_VERSION "\",\"choices\":[");
+    openai_open(g, out, "chat.completion");
     for (uint32_t i = 0; i < g->choice_count; i++)
         put_choice(g, i, out);
-    buf_z(out, "],");
-    openai_put_usage(g, out);
-    openai_put_timings(g, out);
-    buf_printf(out, ",\"seed\":%llu", (unsigned long long)g->choices[0].seed);
-    if (g->return_ids)
-        buf_printf(out, ",\"prompt_token_ids\":[%s]", buf_cstr(&g->prompt_ids));
+    openai_close(g, out);
+    openai_put_prompt_logprobs(g, 0, out);
     buf_char(out, '}');
 }
 
 static const struct gen_api chat_api = {
     .shape = API_OPENAI, .stream_type = "text/event-stream; charset=utf-8", .id_prefix = "chatcmpl-", .begin = chat_begin, .piece = chat_piece,
     .done = chat_done, .end = chat_end, .failed = openai_failed, .ping = openai_ping, .reply = chat_reply, .logprob = openai_logprob};
+
+int openai_check_prompt_logprobs(struct reader *r)
+{
+    if (r->p->stream && r->p->o.prompt_logprobs)
+        return api_fail(r->err, 400, "unsupported_parameter", "/prompt_logprobs", "/prompt_logprobs: not in a stream");
+    return 0;
+}
 
 /* ---- the request ---- */
 
@@ -280,7 +344,7 @@ static int read_verbosity(struct reader *r, yyjson_val *v, const char *pointer)
 }
 
 static const struct field chat_fields[] = {
-    CALLED("model", read_model), CALLED("messages", chat_messages_read), SAMPLER_FIELDS, EXTRA_FIELDS,
+    CALLED("model", read_model), CALLED("messages", chat_messages_read), SAMPLER_FIELDS, EXTRA_FIELDS, CALLED("prompt_logprobs", read_prompt_logprobs),
     CALLED("seed", read_seed), {"max_tokens", FIELD_I64, 1, 4294967295.0, AT(max_tokens), NULL},
     {"max_completion_tokens", FIELD_I64, 1, 4294967295.0, AT(max_tokens), NULL}, CALLED("stop", read_stops),
     {"n", FIELD_U32, 1, 128, AT(n), NULL}, CALLED("logit_bias", read_bias), {"logprobs", FIELD_BOOL, 0, 0, AT(logprobs), NULL},
@@ -292,25 +356,19 @@ static const struct field chat_fields[] = {
     REFUSED("documents"), REFUSED("continue_final_message"), SILENT("prediction"), CALLED("verbosity", read_verbosity), SILENT("user"), SILENT("metadata"),
     SILENT("store"), SILENT("service_tier"), SILENT("prompt_cache_key"), SILENT("prompt_cache_retention"), SILENT("safety_identifier"),
 };
-const struct field_list chat_field_list = {chat_fields, FIELDS_COUNT(chat_fields)};
+const struct field_list chat_field_list = {chat_fields, FIELDS_COUNT(chat_fields), false};
+
+static int start_chat(struct reader *r, struct call *c)
+{
+    struct params *p = r->p;
+    if (p->top_logprobs && !p->logprobs)
+        return api_fail(r->err, 400, "invalid_value", "/top_logprobs", "/top_logprobs needs logprobs: true");
+    if (openai_check_prompt_logprobs(r) || chat_call_check(r, p->tools) || chat_finish(r))
+        return -1;
+    return gen_start(c, p, NULL, 0, &chat_api, NULL, &r->ignored, r->err);
+}
 
 int route_chat(struct call *c, struct api_error *e)
 {
-    struct params p;
-    yyjson_doc *doc = body_parse(c, e);
-    if (!doc)
-        return -1;
-    params_open(&p, c->s);
-    struct reader r = {.s = c->s, .p = &p, .err = e};
-    int rc = fields_read(&r, yyjson_doc_get_root(doc), "", chat_fields, FIELDS_COUNT(chat_fields));
-    if (rc == 0 && p.top_logprobs && !p.logprobs)
-        rc = api_fail(e, 400, "invalid_value", "/top_logprobs", "/top_logprobs needs logprobs: true");
-    if (rc == 0)
-        rc = chat_finish(&r);
-    if (rc == 0)
-        rc = gen_start(c, &p, NULL, 0, &chat_api, NULL, &r.ignored, e);
-    buf_free(&r.ignored);
-    params_close(&p);
-    json_free(doc);
-    return rc;
+    return body_route(c, e, &chat_field_list, NULL, start_chat);
 }

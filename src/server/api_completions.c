@@ -18,16 +18,20 @@ struct completions {
     uint32_t choices, requests;
 };
 
+static void lists_free(struct token_lists *l)
+{
+    buf_free(&l->tokens);
+    buf_free(&l->logprobs);
+    buf_free(&l->tops);
+    buf_free(&l->offsets);
+}
+
 static void completions_free(struct completions *own)
 {
     if (!own)
         return;
-    for (uint32_t i = 0; own->lists && i < own->choices; i++) {
-        buf_free(&own->lists[i].tokens);
-        buf_free(&own->lists[i].logprobs);
-        buf_free(&own->lists[i].tops);
-        buf_free(&own->lists[i].offsets);
-    }
+    for (uint32_t i = 0; own->lists && i < own->choices; i++)
+        lists_free(&own->lists[i]);
     for (uint32_t i = 0; own->echoes && i < own->requests; i++)
         buf_free(&own->echoes[i]);
     mem_free(own->lists);
@@ -56,12 +60,67 @@ static size_t characters(struct str s)
     return n;
 }
 
-static void put_logprob(struct buf *out, float v)
+static void put_tops(struct gen *g, struct buf *out, const struct rh_top *tops, uint32_t count)
 {
-    if (v > -9999)
-        buf_json_f32(out, v);
-    else
-        buf_z(out, "-9999");
+    struct buf scratch = {0};
+    buf_char(out, '{');
+    for (uint32_t i = 0; i < count; i++) {
+        buf_z(out, i ? "," : "");
+        buf_json_str(out, gen_token_bytes(g, tops[i].id, &scratch));
+        buf_char(out, ':');
+        openai_put_number(out, tops[i].logprob);
+    }
+    buf_char(out, '}');
+    buf_free(&scratch);
+}
+
+/* Bytes of a prompt's id in the text that is echoed: a start token is not in it when the prompt was a text. */
+static struct str prompt_bytes(struct gen *g, uint32_t request, size_t i, struct buf *scratch)
+{
+    const struct completions *own = g->own;
+    struct str bytes = gen_token_bytes(g, g->prompts[request].ids[i], scratch);
+    return i == 0 && !str_starts(buf_view(&own->echoes[request]), bytes) ? (struct str){"", 0} : bytes;
+}
+
+/* Echo with log-probabilities: the answer's tokens come after the prompt's. */
+static void on_prompt(struct gen *g, uint32_t request)
+{
+    struct completions *own = g->own;
+    struct buf scratch = {0};
+    size_t n = 0;
+    for (size_t i = 0; own->echoes[request].n && i < g->prompts[request].n; i++)
+        n += characters(prompt_bytes(g, request, i, &scratch));
+    for (uint32_t i = 0; i < g->per_request; i++)
+        own->lists[request * g->per_request + i].characters = n;
+    buf_free(&scratch);
+}
+
+/* The prompt's part of the four lists, in front of the answer's. */
+static void put_prompt_lists(struct gen *g, uint32_t request, struct token_lists *to)
+{
+    struct rh_top tops[RH_PROMPT_TOP_MAX];
+    struct buf scratch = {0};
+    uint32_t count;
+    float own;
+    for (size_t i = 0; i < g->prompts[request].n; i++) {
+        const char *comma = i ? "," : "";
+        struct str bytes = prompt_bytes(g, request, i, &scratch);
+        bool known = rh_request_prompt_logprob(g->requests[request], i, &own, tops, &count);
+        buf_z(&to->tokens, comma);
+        buf_json_str(&to->tokens, bytes);
+        buf_printf(&to->offsets, "%s%zu", comma, to->characters);
+        to->characters += characters(bytes);
+        buf_z(&to->logprobs, comma);
+        buf_z(&to->tops, comma);
+        if (known) {
+            openai_put_number(&to->logprobs, own);
+            put_tops(g, &to->tops, tops, count);
+        } else {
+            buf_z(&to->logprobs, "null");
+            buf_z(&to->tops, "null");
+        }
+    }
+    buf_free(&scratch);
 }
 
 static void add_logprob(struct gen *g, struct gen_choice *c, const struct rh_event *e)
@@ -74,18 +133,11 @@ static void add_logprob(struct gen *g, struct gen_choice *c, const struct rh_eve
     buf_z(&l->tokens, comma);
     buf_json_str(&l->tokens, bytes);
     buf_z(&l->logprobs, comma);
-    put_logprob(&l->logprobs, e->logprob);
+    openai_put_number(&l->logprobs, e->logprob);
     buf_printf(&l->offsets, "%s%zu", comma, l->characters);
     l->characters += characters(bytes);
     buf_z(&l->tops, comma);
-    buf_char(&l->tops, '{');
-    for (uint32_t i = 0; i < e->top_count; i++) {
-        buf_z(&l->tops, i ? "," : "");
-        buf_json_str(&l->tops, gen_token_bytes(g, e->tops[i].id, &scratch));
-        buf_char(&l->tops, ':');
-        put_logprob(&l->tops, e->tops[i].logprob);
-    }
-    buf_char(&l->tops, '}');
+    put_tops(g, &l->tops, e->tops, e->top_count);
     if (l->tokens.failed || l->tops.failed || l->logprobs.failed || l->offsets.failed)
         c->logprobs.failed = ERR_NOMEM;
     buf_free(&scratch);
@@ -99,41 +151,31 @@ static void put_logprobs(struct gen *g, uint32_t choice, struct buf *out)
         buf_z(out, "\"logprobs\":null");
         return;
     }
-    buf_printf(out, "\"logprobs\":{\"tokens\":[");
-    buf_str(out, buf_view(&l->tokens));
-    buf_z(out, "],\"token_logprobs\":[");
-    buf_str(out, buf_view(&l->logprobs));
-    buf_z(out, "],\"top_logprobs\":[");
-    buf_str(out, buf_view(&l->tops));
-    buf_z(out, "],\"text_offset\":[");
-    buf_str(out, buf_view(&l->offsets));
+    struct token_lists before = {0};
+    if (g->prompt_scores && own->echoes[choice / g->per_request].n)
+        put_prompt_lists(g, choice / g->per_request, &before);
+    const struct buf *lists[4][2] = {{&before.tokens, &l->tokens}, {&before.logprobs, &l->logprobs}, {&before.tops, &l->tops}, {&before.offsets, &l->offsets}};
+    for (int i = 0; i < 4; i++) {
+        static const char *const heads[] = {"\"logprobs\":{\"tokens\":[", "],\"token_logprobs\":[", "],\"top_logprobs\":[", "],\"text_offset\":["};
+        buf_z(out, heads[i]);
+        buf_str(out, buf_view(lists[i][0]));
+        buf_z(out, lists[i][0]->n && lists[i][1]->n ? "," : "");
+        buf_str(out, buf_view(lists[i][1]));
+        if (lists[i][0]->failed)
+            out->failed = lists[i][0]->failed;
+    }
     buf_z(out, "]}");
+    lists_free(&before);
     l->tokens.n = l->logprobs.n = l->tops.n = l->offsets.n = 0;
 }
 
 /* ---- answers ---- */
 
-static void open_object(const struct gen *g, struct buf *b)
-{
-    buf_printf(b, "{\"id\":\"%s\",\"object\":\"text_completion\",\"created\":%lld,\"model\":", g->id, (long long)g->created_s);
-    buf_json_str(b, str_of(g->model));
-    buf_z(b, ",\"system_fingerprint\":\"rhapsode-" RH_VERSION "\",\"choices\":[");
-}
-
-static void send_chunk(struct gen *g, struct buf *b)
-{
-    buf_z(b, g->include_usage ? "],\"usage\":null}" : "]}");
-    gen_event(g, NULL, buf_view(b));
-    if (b->failed)
-        g->out.failed = b->failed;
-    buf_free(b);
-}
-
 static void put_chunk(struct gen *g, uint32_t choice, struct str text, const char *finish)
 {
     struct gen_choice *c = &g->choices[choice];
     struct buf b = {0};
-    open_object(g, &b);
+    openai_open(g, &b, "text_completion");
     buf_printf(&b, "{\"index\":%u,\"text\":", choice);
     buf_json_str(&b, text);
     buf_char(&b, ',');
@@ -145,7 +187,7 @@ static void put_chunk(struct gen *g, uint32_t choice, struct str text, const cha
         buf_printf(&b, ",\"finish_reason\":\"%s\"}", finish);
     else
         buf_z(&b, ",\"finish_reason\":null}");
-    send_chunk(g, &b);
+    openai_send_chunk(g, &b);
 }
 
 static void on_begin(struct gen *g)
@@ -169,21 +211,12 @@ static void on_done(struct gen *g, uint32_t choice)
 
 static void on_end(struct gen *g)
 {
-    if (g->include_usage) {
-        struct buf b = {0};
-        open_object(g, &b);
-        buf_z(&b, "],");
-        openai_put_usage(g, &b);
-        buf_char(&b, '}');
-        gen_event(g, NULL, buf_view(&b));
-        buf_free(&b);
-    }
-    openai_end_mark(g);
+    openai_end(g, "text_completion");
 }
 
 static void reply(struct gen *g, struct buf *out)
 {
-    open_object(g, out);
+    openai_open(g, out, "text_completion");
     for (uint32_t i = 0; i < g->choice_count; i++) {
         struct gen_choice *c = &g->choices[i];
         struct buf text = {0};
@@ -196,31 +229,21 @@ static void reply(struct gen *g, struct buf *out)
         buf_free(&text);
         buf_char(out, ',');
         put_logprobs(g, i, out);
-        if (g->return_ids)
-            buf_printf(out, ",\"token_ids\":[%s]", buf_cstr(&c->ids));
-        if (c->stop_string) {
-            buf_z(out, ",\"stop_reason\":");
-            buf_json_str(out, str_of(c->stop_string));
-        }
-        buf_printf(out, ",\"finish_reason\":\"%s\"}", gen_finish(c, "stop", "length", "stop"));
+        openai_put_prompt_logprobs(g, i / g->per_request, out);
+        openai_choice_end(g, c, "stop", out);
     }
-    buf_z(out, "],");
-    openai_put_usage(g, out);
-    openai_put_timings(g, out);
-    buf_printf(out, ",\"seed\":%llu", (unsigned long long)g->choices[0].seed);
-    if (g->return_ids)
-        buf_printf(out, ",\"prompt_token_ids\":[%s]", buf_cstr(&g->prompt_ids));
+    openai_close(g, out);
     buf_char(out, '}');
 }
 
 static const struct gen_api completions_api = {
-    .shape = API_OPENAI, .stream_type = "text/event-stream; charset=utf-8", .id_prefix = "cmpl-", .begin = on_begin, .piece = on_text,
+    .shape = API_OPENAI, .stream_type = "text/event-stream; charset=utf-8", .id_prefix = "cmpl-", .prompt = on_prompt, .begin = on_begin, .piece = on_text,
     .done = on_done, .end = on_end, .failed = openai_failed, .ping = openai_ping, .reply = reply, .logprob = add_logprob, .close = close_own};
 
 /* ---- the request ---- */
 
 struct prompts { /* in the arena */
-    struct gen_input inputs[PROMPTS_MAX];
+    struct gen_input *inputs;
     uint32_t count;
 };
 
@@ -229,38 +252,13 @@ static int no_memory(struct reader *r)
     return api_fail(r->err, 503, NULL, "", "out of memory");
 }
 
-static int read_one(struct reader *r, yyjson_val *v, const char *pointer, struct gen_input *in)
-{
-    if (yyjson_is_str(v)) {
-        in->text = (struct rh_text){yyjson_get_str(v), yyjson_get_len(v)};
-        return 0;
-    }
-    uint32_t *ids;
-    if (read_ids(r, v, pointer, &ids, &in->id_count))
-        return -1;
-    in->ids = ids;
-    return in->id_count ? 0 : api_fail(r->err, 400, "invalid_value", pointer, "%s: expected at least one token", pointer);
-}
-
 static int read_prompt(struct reader *r, yyjson_val *v, const char *pointer)
 {
     struct prompts *list = arena_try(&r->p->arena, sizeof *list);
-    size_t i, n;
-    yyjson_val *item;
-    char at[256];
     if (!list)
         return no_memory(r);
     r->p->own = list;
-    list->count = 1;
-    if (!yyjson_is_arr(v) || yyjson_is_num(yyjson_arr_get_first(v)))
-        return read_one(r, v, pointer, &list->inputs[0]);
-    if (yyjson_arr_size(v) == 0 || yyjson_arr_size(v) > PROMPTS_MAX)
-        return api_fail(r->err, 400, "invalid_value", pointer, "%s: expected 1 to %d prompts, got %zu", pointer, PROMPTS_MAX, yyjson_arr_size(v));
-    yyjson_arr_foreach(v, i, n, item)
-        if (read_one(r, item, pointer_index(at, pointer, i), &list->inputs[i]))
-            return -1;
-    list->count = (uint32_t)n;
-    return 0;
+    return read_inputs(r, v, pointer, PROMPTS_MAX, &list->inputs, &list->count);
 }
 
 /* How many of the likeliest tokens: a number here, not true or false. */
@@ -274,13 +272,14 @@ static int read_logprobs(struct reader *r, yyjson_val *v, const char *pointer)
 }
 
 static const struct field completion_fields[] = {
-    CALLED("model", read_model), CALLED("prompt", read_prompt), SAMPLER_FIELDS, EXTRA_FIELDS, CALLED("seed", read_seed),
+    CALLED("model", read_model), CALLED("prompt", read_prompt), SAMPLER_FIELDS, EXTRA_FIELDS, CALLED("prompt_logprobs", read_prompt_logprobs),
+    CALLED("truncation", read_truncation), CALLED("seed", read_seed),
     {"max_tokens", FIELD_I64, 1, 4294967295.0, AT(max_tokens), NULL}, CALLED("stop", read_stops), {"n", FIELD_U32, 1, 128, AT(n), NULL},
     {"best_of", FIELD_U32, 1, 128, AT(best_of), NULL}, CALLED("logit_bias", read_bias), CALLED("logprobs", read_logprobs),
     {"stream", FIELD_BOOL, 0, 0, AT(stream), NULL}, CALLED("stream_options", read_stream_options), {"echo", FIELD_BOOL, 0, 0, AT(echo), NULL},
     CALLED("response_format", read_response_format), REFUSED("suffix"), SILENT("user"), SILENT("metadata"),
 };
-const struct field_list completion_field_list = {completion_fields, FIELDS_COUNT(completion_fields)};
+const struct field_list completion_field_list = {completion_fields, FIELDS_COUNT(completion_fields), false};
 
 static int make_own(struct reader *r, const struct prompts *list, struct completions **out)
 {
@@ -319,33 +318,34 @@ static int check(struct reader *r)
         return api_fail(r->err, 400, "missing_required_parameter", "/prompt", "prompt is missing");
     if (p->best_of && p->best_of != p->n)
         return api_fail(r->err, 400, "unsupported_parameter", "/best_of", "/best_of: only the value of n (%u) is supported", p->n);
-    if (p->echo && p->logprobs)
-        return api_fail(r->err, 400, "unsupported_parameter", "/logprobs", "/logprobs with echo (log-probabilities of the prompt) is not supported");
+    if (p->echo && p->logprobs && p->stream)
+        return api_fail(r->err, 400, "unsupported_parameter", "/logprobs", "/logprobs with echo: not in a stream");
+    if (p->echo && p->logprobs && p->top_logprobs > RH_PROMPT_TOP_MAX)
+        return api_fail(r->err, 400, "invalid_value", "/logprobs", "/logprobs with echo: at most %d, got %u", RH_PROMPT_TOP_MAX, p->top_logprobs);
+    if (p->echo && p->logprobs) {
+        p->o.prompt_logprobs = true;
+        p->o.prompt_top_logprobs = p->o.prompt_top_logprobs > p->top_logprobs ? p->o.prompt_top_logprobs : p->top_logprobs;
+    }
     if (list->count * p->n > CHOICES_MAX)
         return api_fail(r->err, 400, "invalid_value", "/n", "%u prompts with n = %u are more than %d answers", list->count, p->n, CHOICES_MAX);
-    return 0;
+    return openai_check_prompt_logprobs(r);
+}
+
+static int start(struct reader *r, struct call *c)
+{
+    struct completions *own = NULL;
+    if (check(r))
+        return -1;
+    const struct prompts *list = r->p->own;
+    int rc = make_own(r, list, &own);
+    if (rc == 0)
+        rc = gen_start(c, r->p, list->inputs, list->count, &completions_api, own, &r->ignored, r->err);
+    if (rc)
+        completions_free(own);
+    return rc;
 }
 
 int route_completions(struct call *c, struct api_error *e)
 {
-    struct params p;
-    struct completions *own = NULL;
-    yyjson_doc *doc = body_parse(c, e);
-    if (!doc)
-        return -1;
-    params_open(&p, c->s);
-    struct reader r = {.s = c->s, .p = &p, .err = e};
-    int rc = fields_read(&r, yyjson_doc_get_root(doc), "", completion_fields, FIELDS_COUNT(completion_fields));
-    if (rc == 0 && (rc = check(&r)) == 0)
-        rc = make_own(&r, p.own, &own);
-    if (rc == 0) {
-        const struct prompts *list = p.own;
-        rc = gen_start(c, &p, list->inputs, list->count, &completions_api, own, &r.ignored, e);
-    }
-    if (rc)
-        completions_free(own);
-    buf_free(&r.ignored);
-    params_close(&p);
-    json_free(doc);
-    return rc;
+    return body_route(c, e, &completion_field_list, NULL, start);
 }

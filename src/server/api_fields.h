@@ -35,10 +35,11 @@
     CALLED("cache_salt", read_salt),                                 \
     CALLED("output", read_output),                                   \
     CALLED("kv", read_kv),                                           \
+    CALLED("kv_start", read_kv_start),                               \
     CALLED("propose", read_propose),                                 \
     {"propose_depth", FIELD_U32, 0, 31, AT(o.propose_depth), NULL},  \
     {"priority", FIELD_CALL, 0, 0, 0, read_priority},                \
-    REFUSED("prompt_logprobs"), REFUSED("guided_json"), REFUSED("guided_regex"), REFUSED("guided_choice"), REFUSED("guided_grammar"), \
+    REFUSED("guided_json"), REFUSED("guided_regex"), REFUSED("guided_choice"), REFUSED("guided_grammar"), \
     REFUSED("structured_outputs"), REFUSED("grammar"), REFUSED("json_schema"), REFUSED("use_beam_search"), REFUSED("length_penalty"), \
     REFUSED("lora"), REFUSED("mirostat"), REFUSED("dry_multiplier")
 

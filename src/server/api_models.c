@@ -3,12 +3,10 @@
 #include "server/gen.h"
 #include "server/routes.h"
 
-enum { STALL_MS = 60000 };
-
-static void put_model(const struct server *s, struct buf *b)
+static void put_model(const struct server *s, const char *name, struct buf *b)
 {
     buf_z(b, "{\"id\":");
-    buf_json_str(b, str_of(s->cfg->model_id));
+    buf_json_str(b, str_of(name));
     buf_printf(b, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"rhapsode\",\"max_model_len\":%u,\"root\":", (long long)s->started_s, s->context);
     buf_json_str(b, str_of(s->cfg->model_id));
     buf_z(b, ",\"parent\":null}");
@@ -26,7 +24,11 @@ int route_models(struct call *c, struct api_error *e)
     struct buf b = {0};
     (void)e;
     buf_z(&b, "{\"object\":\"list\",\"data\":[");
-    put_model(c->s, &b);
+    put_model(c->s, c->s->cfg->model_id, &b);
+    for (size_t i = 0; i < c->s->cfg->alias_count; i++) {
+        buf_char(&b, ',');
+        put_model(c->s, c->s->cfg->aliases[i], &b);
+    }
     buf_z(&b, "]}");
     return reply(c, 200, &b);
 }
@@ -34,16 +36,15 @@ int route_models(struct call *c, struct api_error *e)
 int route_model(struct call *c, struct api_error *e)
 {
     struct buf b = {0};
-    if (strcmp(c->tail, c->s->cfg->model_id))
+    if (!model_is_served(c->s, str_of(c->tail)))
         return api_fail(e, 404, "model_not_found", "", "model '%.200s' is not served here; '%.200s' is", c->tail, c->s->cfg->model_id);
-    put_model(c->s, &b);
+    put_model(c->s, c->tail, &b);
     return reply(c, 200, &b);
 }
 
-/* Work is there, and for a minute no step has ended. */
 bool server_healthy(const struct server *s)
 {
-    return uv_now(&s->loop) - s->steps_since_ms < STALL_MS;
+    return s->health.state == HEALTH_WELL;
 }
 
 int route_health(struct call *c, struct api_error *e)
@@ -51,7 +52,7 @@ int route_health(struct call *c, struct api_error *e)
     struct buf b = {0};
     (void)e;
     bool good = server_healthy(c->s);
-    buf_printf(&b, "{\"status\":\"%s\"}", good ? "ok" : "the engine stands still");
+    buf_printf(&b, "{\"status\":\"%s\"}", health_text(&c->s->health));
     return reply(c, good ? 200 : 503, &b);
 }
 
@@ -60,7 +61,7 @@ int route_ready(struct call *c, struct api_error *e)
     struct buf b = {0};
     (void)e;
     bool good = server_healthy(c->s) && !c->s->draining;
-    buf_printf(&b, "{\"status\":\"%s\"}", good ? "ready" : c->s->draining ? "draining" : "the engine stands still");
+    buf_printf(&b, "{\"status\":\"%s\"}", good ? "ready" : c->s->draining ? "draining" : health_text(&c->s->health));
     return reply(c, good ? 200 : 503, &b);
 }
 
@@ -89,8 +90,10 @@ int route_stats(struct call *c, struct api_error *e)
                (unsigned long long)s->metrics.rejected);
     buf_printf(&b, "\"connections\":{\"open\":%u,\"accepted\":%llu,\"refused\":%llu,\"malformed\":%llu},", h->open, (unsigned long long)h->accepted,
                (unsigned long long)h->refused, (unsigned long long)h->malformed);
-    buf_printf(&b, "\"engine\":{\"steps\":%llu,\"rows\":%llu,\"preempted\":%llu,\"positions_max\":%u},", (unsigned long long)t.steps,
-               (unsigned long long)t.rows, (unsigned long long)t.preempted, t.positions_max);
+    buf_printf(&b, "\"engine\":{\"steps\":%llu,\"rows\":%llu,\"preempted\":%llu,\"positions_max\":%u,\"cancelled\":%llu,\"cancel_steps_max\":%llu,"
+               "\"failed_steps\":%llu,\"waiting_again\":%u,\"prefilling\":%u},", (unsigned long long)t.steps, (unsigned long long)t.rows,
+               (unsigned long long)t.preempted, t.positions_max, (unsigned long long)t.cancelled, (unsigned long long)t.cancel_steps_max,
+               (unsigned long long)t.failed_steps, t.waiting_again, t.prefilling);
     buf_printf(&b, "\"state\":{\"total_bytes\":%llu,\"free_bytes\":%llu,\"live_bytes\":%llu,\"cached_bytes\":%llu,\"peak_bytes\":%llu},",
                (unsigned long long)t.state_total_bytes, (unsigned long long)t.state_free_bytes, (unsigned long long)t.state_live_bytes,
                (unsigned long long)t.state_cached_bytes, (unsigned long long)t.state_peak_bytes);
@@ -122,10 +125,4 @@ int route_cancel(struct call *c, struct api_error *e)
     }
     json_free(doc);
     return rc;
-}
-
-/* The engine gives no hidden states yet. */
-int route_embeddings(struct call *c, struct api_error *e)
-{
-    return api_fail(e, 400, "unsupported", "", "%.*s: embeddings are not supported", STR_ARG(c->http->path));
 }

@@ -206,7 +206,7 @@ static const struct gen_api ollama_api = {
 
 struct ollama_fields {
     struct str prompt, system;
-    bool raw;
+    bool raw, chat;
 };
 
 static struct ollama_fields *own(struct reader *r)
@@ -288,8 +288,8 @@ static const struct field chat_fields[] = {OLLAMA_PARTS, CALLED("messages", chat
 static const struct field generate_fields[] = {OLLAMA_PARTS, CALLED("prompt", read_prompt), CALLED("system", read_system), CALLED("raw", read_raw),
                                                CALLED("suffix", refuse_unless_empty), CALLED("images", refuse_unless_empty),
                                                CALLED("template", refuse_unless_empty), CALLED("context", refuse_unless_empty)};
-const struct field_list ollama_chat_field_list = {chat_fields, FIELDS_COUNT(chat_fields)};
-const struct field_list ollama_generate_field_list = {generate_fields, FIELDS_COUNT(generate_fields)};
+const struct field_list ollama_chat_field_list = {chat_fields, FIELDS_COUNT(chat_fields), true};
+const struct field_list ollama_generate_field_list = {generate_fields, FIELDS_COUNT(generate_fields), true};
 
 static int chat_of_prompt(struct reader *r)
 {
@@ -318,41 +318,29 @@ static int prepare(struct reader *r, bool chat)
     return 0;
 }
 
-static int ollama_route(struct call *c, struct api_error *e, bool chat)
+static int start(struct reader *r, struct call *c)
 {
-    struct params p;
-    struct ollama_fields fields = {0};
-    yyjson_doc *doc = body_parse(c, e);
-    if (!doc)
+    bool chat = own(r)->chat;
+    if (prepare(r, chat))
         return -1;
-    params_open(&p, c->s);
-    p.own = &fields;
-    p.stream = true; /* unless said otherwise */
-    struct reader r = {.s = c->s, .p = &p, .err = e};
-    int rc = fields_read(&r, yyjson_doc_get_root(doc), "", chat ? chat_fields : generate_fields,
-                         chat ? FIELDS_COUNT(chat_fields) : FIELDS_COUNT(generate_fields));
-    if (rc == 0 && (rc = prepare(&r, chat)) == 0) {
-        struct ollama *o = mem_try_zero(1, sizeof *o);
-        if (o)
-            o->chat = chat;
-        rc = o ? gen_start(c, &p, NULL, 0, &ollama_api, o, &r.ignored, e) : api_fail(e, 503, NULL, "", "out of memory");
-        if (rc)
-            mem_free(o);
-    }
-    buf_free(&r.ignored);
-    params_close(&p);
-    json_free(doc);
+    struct ollama *o = mem_try_zero(1, sizeof *o);
+    if (!o)
+        return api_fail(r->err, 503, NULL, "", "out of memory");
+    o->chat = chat;
+    int rc = gen_start(c, r->p, NULL, 0, &ollama_api, o, &r->ignored, r->err);
+    if (rc)
+        mem_free(o);
     return rc;
 }
 
 int route_ollama_chat(struct call *c, struct api_error *e)
 {
-    return ollama_route(c, e, true);
+    return body_route(c, e, &ollama_chat_field_list, &(struct ollama_fields){.chat = true}, start);
 }
 
 int route_ollama_generate(struct call *c, struct api_error *e)
 {
-    return ollama_route(c, e, false);
+    return body_route(c, e, &ollama_generate_field_list, &(struct ollama_fields){0}, start);
 }
 
 /* ---- what there is ---- */

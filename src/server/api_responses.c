@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "server/api_fields.h"
 #include "server/routes.h"
+#include "server/turn.h"
 
 #include <stdlib.h>
 
@@ -27,41 +28,11 @@ static int no_memory(struct reader *r)
 
 /* ---- items -> messages ---- */
 
-/* Parts of an answer wait until its last item: reasoning, text and calls are one message. */
-struct turn {
+/* Parts of an answer wait until its last item. */
+struct input {
     struct buf *out;
-    struct buf text, thinking, calls;
-    bool open;
+    struct turn turn;
 };
-
-static void begin_message(struct buf *out, const char *role)
-{
-    if (out->n)
-        buf_char(out, ',');
-    buf_printf(out, "{\"role\":\"%s\",\"content\":", role);
-}
-
-static void turn_end(struct turn *t)
-{
-    if (!t->open)
-        return;
-    begin_message(t->out, "assistant");
-    buf_json_str(t->out, buf_view(&t->text));
-    if (t->thinking.n) {
-        buf_z(t->out, ",\"reasoning_content\":");
-        buf_json_str(t->out, buf_view(&t->thinking));
-    }
-    if (t->calls.n) {
-        buf_z(t->out, ",\"tool_calls\":[");
-        buf_str(t->out, buf_view(&t->calls));
-        buf_char(t->out, ']');
-    }
-    buf_char(t->out, '}');
-    if (t->text.failed || t->thinking.failed || t->calls.failed)
-        t->out->failed = ERR_NOMEM;
-    t->text.n = t->thinking.n = t->calls.n = 0;
-    t->open = false;
-}
 
 static int put_texts(struct reader *r, struct buf *out, yyjson_val *v, const char *pointer)
 {
@@ -90,16 +61,19 @@ static int put_texts(struct reader *r, struct buf *out, yyjson_val *v, const cha
     return 0;
 }
 
-static int put_plain(struct reader *r, struct turn *t, const char *role, yyjson_val *content, const char *pointer)
+static int put_plain(struct reader *r, struct input *in, const char *role, yyjson_val *content, const char *pointer)
 {
     struct buf text = {0};
     char at[256];
-    turn_end(t);
+    turn_end(&in->turn, in->out);
     int rc = put_texts(r, &text, content, pointer_at(at, pointer, "content"));
     if (rc == 0) {
-        begin_message(t->out, role);
-        buf_json_str(t->out, buf_view(&text));
-        buf_char(t->out, '}');
+        message_begin(in->out, role);
+        if (!strcmp(role, "system"))
+            chat_system_put(r, in->out, buf_view(&text));
+        else
+            buf_json_str(in->out, buf_view(&text));
+        buf_char(in->out, '}');
     }
     if (text.failed)
         rc = no_memory(r);
@@ -107,21 +81,22 @@ static int put_plain(struct reader *r, struct turn *t, const char *role, yyjson_
     return rc;
 }
 
-static int put_message(struct reader *r, struct turn *t, yyjson_val *item, const char *pointer)
+static int put_message(struct reader *r, struct input *in, yyjson_val *item, const char *pointer)
 {
+    struct turn *t = &in->turn;
     struct str role = json_str(yyjson_obj_get(item, "role"));
     yyjson_val *content = yyjson_obj_get(item, "content");
     char at[256];
     if (str_is(role, "assistant")) {
         if (t->calls.n || t->text.n)
-            turn_end(t);
+            turn_end(t, in->out);
         t->open = true;
         return put_texts(r, &t->text, content, pointer_at(at, pointer, "content"));
     }
     if (!str_is(role, "user") && !str_is(role, "system") && !str_is(role, "developer"))
         return api_fail(r->err, 400, "invalid_value", pointer_at(at, pointer, "role"), "%s: expected user, system, developer or assistant, got '%.*s'", at,
                         STR_ARG(role));
-    return put_plain(r, t, str_is(role, "user") ? "user" : "system", content, pointer);
+    return put_plain(r, in, str_is(role, "user") ? "user" : "system", content, pointer);
 }
 
 static int put_call(struct reader *r, struct turn *t, yyjson_val *item, const char *pointer)
@@ -132,36 +107,34 @@ static int put_call(struct reader *r, struct turn *t, yyjson_val *item, const ch
     if (!id.p || !name.p || !args.p)
         return api_fail(r->err, 400, "invalid_type", pointer, "%s: expected call_id, name and arguments (strings)", pointer);
     yyjson_doc *doc = json_parse(args, "arguments", &err);
-    t->open = true;
-    buf_z(&t->calls, t->calls.n ? ",{\"type\":\"function\",\"id\":" : "{\"type\":\"function\",\"id\":");
-    buf_json_str(&t->calls, id);
-    buf_z(&t->calls, ",\"function\":{\"name\":");
-    buf_json_str(&t->calls, name);
-    buf_z(&t->calls, ",\"arguments\":");
-    if (yyjson_is_obj(yyjson_doc_get_root(doc)))
-        buf_str(&t->calls, args);
-    else
-        buf_json_str(&t->calls, args);
-    buf_z(&t->calls, "}}");
+    struct buf quoted = {0};
+    if (!yyjson_is_obj(yyjson_doc_get_root(doc))) {
+        buf_json_str(&quoted, args);
+        args = buf_view(&quoted);
+    }
+    turn_call(t, id, name, args);
+    if (quoted.failed)
+        t->calls.failed = quoted.failed;
+    buf_free(&quoted);
     json_free(doc);
     return 0;
 }
 
-static int put_output(struct reader *r, struct turn *t, yyjson_val *item, const char *pointer)
+static int put_output(struct reader *r, struct input *in, yyjson_val *item, const char *pointer)
 {
     struct buf text = {0};
     struct str id = json_str(yyjson_obj_get(item, "call_id"));
     char at[256];
-    turn_end(t);
+    turn_end(&in->turn, in->out);
     if (!id.p)
         return field_type(r, yyjson_obj_get(item, "call_id"), pointer_at(at, pointer, "call_id"), "a string");
     int rc = put_texts(r, &text, yyjson_obj_get(item, "output"), pointer_at(at, pointer, "output"));
     if (rc == 0) {
-        begin_message(t->out, "tool");
-        buf_json_str(t->out, buf_view(&text));
-        buf_z(t->out, ",\"tool_call_id\":");
-        buf_json_str(t->out, id);
-        buf_char(t->out, '}');
+        message_begin(in->out, "tool");
+        buf_json_str(in->out, buf_view(&text));
+        buf_z(in->out, ",\"tool_call_id\":");
+        buf_json_str(in->out, id);
+        buf_char(in->out, '}');
     }
     if (text.failed)
         rc = no_memory(r);
@@ -169,22 +142,23 @@ static int put_output(struct reader *r, struct turn *t, yyjson_val *item, const 
     return rc;
 }
 
-static int put_item(struct reader *r, struct turn *t, yyjson_val *item, const char *pointer)
+static int put_item(struct reader *r, struct input *in, yyjson_val *item, const char *pointer)
 {
+    struct turn *t = &in->turn;
     struct str type = json_str(yyjson_obj_get(item, "type"));
     char at[256];
     if (!yyjson_is_obj(item))
         return field_type(r, item, pointer, "an object");
     if (str_is(type, "message") || (!type.p && yyjson_obj_get(item, "role")))
-        return put_message(r, t, item, pointer);
+        return put_message(r, in, item, pointer);
     if (str_is(type, "function_call"))
         return put_call(r, t, item, pointer);
     if (str_is(type, "function_call_output"))
-        return put_output(r, t, item, pointer);
+        return put_output(r, in, item, pointer);
     if (str_is(type, "reasoning")) {
         yyjson_val *content = yyjson_obj_get(item, "content");
         if (t->calls.n || t->text.n)
-            turn_end(t);
+            turn_end(t, in->out);
         t->open = true;
         return yyjson_is_arr(content) ? put_texts(r, &t->thinking, content, pointer_at(at, pointer, "content")) : 0;
     }
@@ -195,12 +169,12 @@ static int put_item(struct reader *r, struct turn *t, yyjson_val *item, const ch
 static int put_input(struct reader *r, struct buf *out)
 {
     yyjson_val *v = own(r)->input, *item;
-    struct turn t = {.out = out};
+    struct input in = {.out = out};
     size_t i, n;
     char at[256];
     int rc = 0;
     if (yyjson_is_str(v)) {
-        begin_message(out, "user");
+        message_begin(out, "user");
         buf_json_str(out, json_str(v));
         buf_char(out, '}');
     } else if (!yyjson_is_arr(v))
@@ -208,11 +182,9 @@ static int put_input(struct reader *r, struct buf *out)
                : api_fail(r->err, 400, "missing_required_parameter", "/input", "/input is missing");
     yyjson_arr_foreach(v, i, n, item)
         if (rc == 0)
-            rc = put_item(r, &t, item, pointer_index(at, "/input", i));
-    turn_end(&t);
-    buf_free(&t.text);
-    buf_free(&t.thinking);
-    buf_free(&t.calls);
+            rc = put_item(r, &in, item, pointer_index(at, "/input", i));
+    turn_end(&in.turn, out);
+    turn_free(&in.turn);
     return rc ? rc : out->failed ? no_memory(r) : 0;
 }
 
@@ -311,7 +283,7 @@ static const struct field responses_fields[] = {
     REFUSED("context_management"), REFUSED("moderation"), SILENT("user"), SILENT("service_tier"), SILENT("prompt_cache_key"),
     SILENT("prompt_cache_retention"), SILENT("prompt_cache_options"), SILENT("safety_identifier"),
 };
-const struct field_list responses_field_list = {responses_fields, FIELDS_COUNT(responses_fields)};
+const struct field_list responses_field_list = {responses_fields, FIELDS_COUNT(responses_fields), false};
 
 /* ---- tools: flat here, nested in templates ---- */
 
@@ -337,17 +309,7 @@ static int put_tools(struct reader *r)
         char *json = rc || !yyjson_is_obj(schema) ? NULL : yyjson_val_write(schema, 0, NULL);
         if (rc)
             break;
-        buf_z(&b, i ? ",{\"type\":\"function\",\"function\":{\"name\":" : "{\"type\":\"function\",\"function\":{\"name\":");
-        buf_json_str(&b, name);
-        if (yyjson_is_str(text)) {
-            buf_z(&b, ",\"description\":");
-            buf_json_str(&b, json_str(text));
-        }
-        if (json) {
-            buf_z(&b, ",\"parameters\":");
-            buf_z(&b, json);
-        }
-        buf_z(&b, "}}");
+        tool_put(&b, name, json_str(text), json);
         free(json); /* yyjson's own block */
     }
     buf_char(&b, ']');
@@ -378,8 +340,9 @@ static int make_echo(struct reader *r, struct responses *o)
     put_value(&b, "instructions", own(r)->instructions, "null");
     put_value(&b, "metadata", own(r)->metadata, "{}");
     put_value(&b, "tools", own(r)->tools, "[]");
-    buf_printf(&b, ",\"tool_choice\":\"%s\",\"parallel_tool_calls\":%s,\"store\":%s,\"truncation\":\"disabled\",\"background\":false", p->tools_off ? "none" : "auto",
-               p->parallel_off ? "false" : "true", own(r)->store ? "true" : "false");
+    put_value(&b, "tool_choice", p->tool_choice, "\"auto\"");
+    buf_printf(&b, ",\"parallel_tool_calls\":%s,\"store\":%s,\"truncation\":\"%s\",\"background\":false", p->parallel_off ? "false" : "true",
+               own(r)->store ? "true" : "false", p->o.truncate ? "auto" : "disabled");
     buf_z(&b, ",\"temperature\":");
     buf_json_f32(&b, p->sampling.temperature);
     buf_z(&b, ",\"top_p\":");
@@ -425,7 +388,7 @@ static int make_messages(struct reader *r, const struct call *c, struct response
     buf_char(m, '[');
     if (rc == 0 && own(r)->instructions) {
         buf_z(m, "{\"role\":\"system\",\"content\":");
-        buf_json_str(m, json_str(own(r)->instructions));
+        chat_system_put(r, m, json_str(own(r)->instructions));
         buf_z(m, talk.n ? "}," : "}");
     }
     buf_str(m, buf_view(&talk));
@@ -438,7 +401,7 @@ static int make_messages(struct reader *r, const struct call *c, struct response
     return 0;
 }
 
-static int start(struct reader *r, const struct call *c)
+static int start(struct reader *r, struct call *c)
 {
     struct responses *o = mem_try_zero(1, sizeof *o);
     if (!o)
@@ -449,6 +412,8 @@ static int start(struct reader *r, const struct call *c)
     int rc = make_messages(r, c, o);
     if (rc == 0 && own(r)->tools && !r->p->tools_off)
         rc = put_tools(r);
+    if (rc == 0)
+        rc = chat_call_check(r, own(r)->tools);
     if (rc == 0)
         rc = make_echo(r, o);
     if (rc == 0)
@@ -462,21 +427,8 @@ static int start(struct reader *r, const struct call *c)
 
 int route_responses(struct call *c, struct api_error *e)
 {
-    struct params p;
     struct responses_fields fields = {.store = true};
-    yyjson_doc *doc = body_parse(c, e);
-    if (!doc)
-        return -1;
-    params_open(&p, c->s);
-    p.own = &fields;
-    struct reader r = {.s = c->s, .p = &p, .err = e};
-    int rc = fields_read(&r, yyjson_doc_get_root(doc), "", responses_fields, FIELDS_COUNT(responses_fields));
-    if (rc == 0)
-        rc = start(&r, c);
-    buf_free(&r.ignored);
-    params_close(&p);
-    json_free(doc);
-    return rc;
+    return body_route(c, e, &responses_field_list, &fields, start);
 }
 
 /* ---- earlier answers ---- */

@@ -127,6 +127,8 @@ static int run_render(struct rh_model *m, void *in, struct buf *body, struct api
 /* ---- requests ---- */
 
 struct text_fields { /* beside params, by p.own */
+    job_run run;
+    const char *needed; /* a field */
     struct str text;
     uint32_t *ids;
     size_t id_count;
@@ -207,9 +209,9 @@ static const struct field tokenize_fields[] = {
     CALLED("with_pieces", read_pieces)};
 static const struct field detokenize_fields[] = {CALLED("model", read_model), CALLED("tokens", read_tokens)};
 static const struct field render_fields[] = {CHAT_PARTS};
-const struct field_list tokenize_field_list = {tokenize_fields, FIELDS_COUNT(tokenize_fields)};
-const struct field_list detokenize_field_list = {detokenize_fields, FIELDS_COUNT(detokenize_fields)};
-const struct field_list render_field_list = {render_fields, FIELDS_COUNT(render_fields)};
+const struct field_list tokenize_field_list = {tokenize_fields, FIELDS_COUNT(tokenize_fields), false};
+const struct field_list detokenize_field_list = {detokenize_fields, FIELDS_COUNT(detokenize_fields), false};
+const struct field_list render_field_list = {render_fields, FIELDS_COUNT(render_fields), false};
 
 static struct text_job *make_job(struct reader *r, const struct text_fields *f)
 {
@@ -233,43 +235,30 @@ static struct text_job *make_job(struct reader *r, const struct text_fields *f)
     return t;
 }
 
-static int text_route(struct call *c, struct api_error *e, const struct field *list, size_t count, job_run run, const char *needed)
+static int start(struct reader *r, struct call *c)
 {
-    struct params p;
-    struct text_fields f = {0};
-    yyjson_doc *doc = body_parse(c, e);
-    if (!doc)
+    const struct text_fields *f = own(r);
+    if (r->p->messages.n && chat_finish(r))
         return -1;
-    params_open(&p, c->s);
-    p.own = &f;
-    struct reader r = {.s = c->s, .p = &p, .err = e};
-    int rc = fields_read(&r, yyjson_doc_get_root(doc), "", list, count);
-    if (rc == 0 && p.messages.n)
-        rc = chat_finish(&r);
-    if (rc == 0 && !p.messages.n && !f.has_text && !f.has_ids)
-        rc = api_fail(e, 400, "missing_required_parameter", "", "%s is missing", needed);
-    struct text_job *t = rc ? NULL : make_job(&r, &f);
-    if (rc == 0)
-        rc = t ? job_start(c, run, t, free_job, e) : api_fail(e, 503, NULL, "", "out of memory");
-    buf_free(&r.ignored);
-    params_close(&p);
-    json_free(doc);
-    return rc;
+    if (!r->p->messages.n && !f->has_text && !f->has_ids)
+        return api_fail(r->err, 400, "missing_required_parameter", "", "%s is missing", f->needed);
+    struct text_job *t = make_job(r, f);
+    return t ? job_start(c, f->run, t, free_job, r->err) : api_fail(r->err, 503, NULL, "", "out of memory");
 }
 
 int route_tokenize(struct call *c, struct api_error *e)
 {
-    return text_route(c, e, tokenize_fields, FIELDS_COUNT(tokenize_fields), run_tokenize, "prompt or messages");
+    return body_route(c, e, &tokenize_field_list, &(struct text_fields){.run = run_tokenize, .needed = "prompt or messages"}, start);
 }
 
 int route_detokenize(struct call *c, struct api_error *e)
 {
-    return text_route(c, e, detokenize_fields, FIELDS_COUNT(detokenize_fields), run_detokenize, "tokens");
+    return body_route(c, e, &detokenize_field_list, &(struct text_fields){.run = run_detokenize, .needed = "tokens"}, start);
 }
 
 int route_apply_template(struct call *c, struct api_error *e)
 {
-    return text_route(c, e, render_fields, FIELDS_COUNT(render_fields), run_render, "messages");
+    return body_route(c, e, &render_field_list, &(struct text_fields){.run = run_render, .needed = "messages"}, start);
 }
 
 int job_count_tokens(const struct call *c, const struct params *p, struct api_error *e)

@@ -5,6 +5,7 @@
 #include "server/api.h"
 
 #include "base/mem.h"
+#include "server/volatile.h"
 
 #include <stdlib.h>
 
@@ -45,7 +46,29 @@ static int put_part(struct reader *r, struct buf *text, yyjson_val *part, const 
     return 0;
 }
 
-static int put_content(struct reader *r, struct buf *out, yyjson_val *v, const char *pointer)
+void chat_system_put(struct reader *r, struct buf *out, struct str text)
+{
+    struct buf kept = {0};
+    if (r->s->cfg->verbatim) {
+        buf_json_str(out, text);
+        return;
+    }
+    volatile_put(&kept, text, &r->p->left_away);
+    buf_json_str(out, buf_view(&kept));
+    if (kept.failed)
+        out->failed = kept.failed;
+    buf_free(&kept);
+}
+
+static void put_text(struct reader *r, struct buf *out, struct str text, bool system)
+{
+    if (system)
+        chat_system_put(r, out, text);
+    else
+        buf_json_str(out, text);
+}
+
+static int put_content(struct reader *r, struct buf *out, yyjson_val *v, bool system, const char *pointer)
 {
     struct buf text = {0};
     size_t i, n;
@@ -53,7 +76,7 @@ static int put_content(struct reader *r, struct buf *out, yyjson_val *v, const c
     char at[256];
     int rc = 0;
     if (yyjson_is_str(v)) {
-        buf_json_str(out, json_str(v));
+        put_text(r, out, json_str(v), system);
         return 0;
     }
     if (v && !yyjson_is_null(v) && !yyjson_is_arr(v))
@@ -62,7 +85,7 @@ static int put_content(struct reader *r, struct buf *out, yyjson_val *v, const c
         if (rc == 0)
             rc = put_part(r, &text, part, pointer_index(at, pointer, i));
     if (rc == 0)
-        buf_json_str(out, buf_view(&text));
+        put_text(r, out, buf_view(&text), system);
     if (text.failed)
         rc = no_memory(r);
     buf_free(&text);
@@ -148,7 +171,7 @@ static int put_message(struct reader *r, struct buf *out, yyjson_val *m, const c
     if (yyjson_is_obj(yyjson_obj_get(m, "function_call")) || yyjson_is_obj(yyjson_obj_get(m, "audio")))
         return api_fail(r->err, 400, "unsupported_parameter", pointer, "%s: function_call and audio are not supported", pointer);
     buf_printf(out, "{\"role\":\"%s\",\"content\":", i == 1 ? "system" : i == 5 ? "tool" : roles[i]);
-    if (put_content(r, out, content, pointer_at(at, pointer, "content")))
+    if (put_content(r, out, content, i < 2, pointer_at(at, pointer, "content")))
         return -1;
     if (put_string(r, out, m, "name", "name", pointer) || put_string(r, out, m, "tool_call_id", "tool_call_id", pointer) ||
         put_string(r, out, m, "reasoning_content", "reasoning_content", pointer) ||
@@ -214,20 +237,47 @@ int chat_tools_read(struct reader *r, yyjson_val *v, const char *pointer)
     return 0;
 }
 
+/* "auto", "none", "required", or one tool: {type: function, function: {name}} in chats, {type: function, name} in Responses. */
 int chat_tool_choice_read(struct reader *r, yyjson_val *v, const char *pointer)
 {
-    struct str text = json_str(v);
-    if (str_is(text, "auto"))
+    struct str text = json_str(v), type = json_str(yyjson_obj_get(v, "type"));
+    yyjson_val *f = yyjson_obj_get(v, "function"), *name = yyjson_obj_get(f ? f : v, "name");
+    char at[256];
+    r->p->tool_choice = v;
+    r->p->tools_off = str_is(text, "none");
+    r->p->call_required = str_is(text, "required");
+    if (r->p->tools_off || r->p->call_required || str_is(text, "auto"))
         return 0;
-    if (str_is(text, "none")) {
-        r->p->tools_off = true;
-        return 0;
-    }
-    if (!yyjson_is_str(v) && !yyjson_is_obj(v))
-        return field_type(r, v, pointer, "a string or an object");
-    return api_fail(r->err, 400, "unsupported_parameter", pointer, "%s: expected auto or none; to force a call is not supported", pointer);
+    if (!yyjson_is_obj(v))
+        return yyjson_is_str(v) ? api_fail(r->err, 400, "invalid_value", pointer, "%s: expected auto, none, required or a function, got '%.*s'", pointer,
+                                           STR_ARG(text))
+                                : field_type(r, v, pointer, "a string or an object");
+    if (!str_is(type, "function"))
+        return api_fail(r->err, 400, "unsupported_parameter", pointer_at(at, pointer, "type"), "%s: '%.*s' is not supported; expected function", at,
+                        STR_ARG(type));
+    if (!yyjson_is_str(name))
+        return field_type(r, name, pointer_at(at, pointer, f ? "function/name" : "name"), "a string");
+    r->p->call_required = true;
+    r->p->call_name = json_str(name);
+    return 0;
 }
 
+int chat_call_check(struct reader *r, yyjson_val *tools)
+{
+    size_t i, n;
+    yyjson_val *tool;
+    const struct params *p = r->p;
+    if (!p->call_required)
+        return 0;
+    yyjson_arr_foreach(tools, i, n, tool) {
+        yyjson_val *f = yyjson_obj_get(tool, "function");
+        if (!p->call_name.p || str_eq(json_str(yyjson_obj_get(f ? f : tool, "name")), p->call_name))
+            return 0;
+    }
+    if (!p->call_name.p)
+        return api_fail(r->err, 400, "invalid_value", "/tool_choice", "/tool_choice: a call is required, but there are no tools");
+    return api_fail(r->err, 400, "invalid_value", "/tool_choice", "/tool_choice: there is no tool '%.*s'", STR_ARG(p->call_name));
+}
 
 /* Variables of the template: what the request says, effort among them. */
 static int variables_text(struct reader *r, struct buf *b)

@@ -2,12 +2,13 @@
 #include "server/api_fields.h"
 
 #include "base/mem.h"
+#include "server/gen.h"
 
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 
-enum { STOPS_MAX = 16, STOP_IDS_MAX = 1024, BIASES_MAX = 4096, IDS_MAX = 1 << 22, IGNORED_MAX = 2048 };
+enum { STOPS_MAX = 16, STOP_IDS_MAX = 1024, BIASES_MAX = 4096, IDS_MAX = 1 << 22, IGNORED_MAX = 2048, PROMPT_TOP_MAX = 20 };
 
 int api_fail(struct api_error *e, int status, const char *code, const char *param, const char *fmt, ...)
 {
@@ -157,15 +158,21 @@ yyjson_doc *body_parse(const struct call *c, struct api_error *e)
     return doc;
 }
 
-void params_open(struct params *p, struct server *s)
+int body_route(struct call *c, struct api_error *e, const struct field_list *fields, void *own, int (*start)(struct reader *r, struct call *c))
 {
-    *p = (struct params){.sampling = s->sampling, .n = 1};
-}
-
-void params_close(struct params *p)
-{
-    buf_free(&p->messages);
-    arena_free(&p->arena);
+    struct params p = {.sampling = c->s->sampling, .n = 1, .stream = fields->streams, .own = own};
+    struct reader r = {.s = c->s, .p = &p, .err = e};
+    yyjson_doc *doc = body_parse(c, e);
+    if (!doc)
+        return -1;
+    int rc = fields_read(&r, yyjson_doc_get_root(doc), "", fields->list, fields->count);
+    if (rc == 0)
+        rc = start(&r, c);
+    buf_free(&r.ignored);
+    buf_free(&p.messages);
+    arena_free(&p.arena);
+    json_free(doc);
+    return rc;
 }
 
 /* ---- fields with a shape of their own ---- */
@@ -180,7 +187,20 @@ int read_model(struct reader *r, yyjson_val *v, const char *pointer)
     if (!yyjson_is_str(v))
         return field_type(r, v, pointer, "a string");
     r->p->model = json_str(v);
-    return 0;
+    if (r->s->cfg->any_model || model_is_served(r->s, r->p->model))
+        return 0;
+    return api_fail(r->err, 404, "model_not_found", pointer, "%s: '%.*s' is not served here; '%.200s' is (GET /v1/models)", pointer,
+                    STR_ARG(r->p->model), r->s->cfg->model_id);
+}
+
+bool model_is_served(const struct server *s, struct str name)
+{
+    if (str_ends(name, STR(":latest")) && !str_is(name, s->cfg->model_id)) /* Ollama's clients add it */
+        name.n -= 7;
+    bool found = str_is(name, s->cfg->model_id);
+    for (size_t i = 0; i < s->cfg->alias_count; i++)
+        found |= str_is(name, s->cfg->aliases[i]);
+    return found;
 }
 
 static int read_text(struct reader *r, yyjson_val *v, const char *pointer, size_t max, struct str *out)
@@ -226,10 +246,28 @@ int read_truncation(struct reader *r, yyjson_val *v, const char *pointer)
     struct str text = {0};
     if (read_text(r, v, pointer, 64, &text))
         return -1;
-    if (str_is(text, "disabled"))
+    r->p->o.truncate = str_is(text, "auto");
+    if (r->p->o.truncate || str_is(text, "disabled"))
         return 0;
-    return api_fail(r->err, 400, "unsupported_parameter", pointer, "%s: expected disabled; to cut prompts that are too long is not supported, got '%.*s'", pointer,
-                    STR_ARG(text));
+    return api_fail(r->err, 400, "invalid_value", pointer, "%s: expected auto or disabled, got '%.*s'", pointer, STR_ARG(text));
+}
+
+int read_kv_start(struct reader *r, yyjson_val *v, const char *pointer)
+{
+    if (!yyjson_is_uint(v) || yyjson_get_uint(v) > UINT32_MAX)
+        return api_fail(r->err, 400, "invalid_value", pointer, "%s: expected a whole number", pointer);
+    r->p->o.kv_start_given = true;
+    r->p->o.kv_start = (uint32_t)yyjson_get_uint(v);
+    return 0;
+}
+
+int read_prompt_logprobs(struct reader *r, yyjson_val *v, const char *pointer)
+{
+    if (!yyjson_is_uint(v) || yyjson_get_uint(v) > PROMPT_TOP_MAX)
+        return api_fail(r->err, 400, "invalid_value", pointer, "%s: expected a whole number from 0 to %d", pointer, PROMPT_TOP_MAX);
+    r->p->o.prompt_logprobs = r->p->show_prompt_logprobs = true;
+    r->p->o.prompt_top_logprobs = (uint32_t)yyjson_get_uint(v);
+    return 0;
 }
 
 int read_variables(struct reader *r, yyjson_val *v, const char *pointer)
@@ -294,6 +332,39 @@ int read_ids(struct reader *r, yyjson_val *v, const char *pointer, uint32_t **id
         (*ids)[i] = (uint32_t)yyjson_get_uint(item);
     }
     *n_out = n;
+    return 0;
+}
+
+static int read_input(struct reader *r, yyjson_val *v, const char *pointer, struct gen_input *in)
+{
+    if (yyjson_is_str(v)) {
+        in->text = (struct rh_text){yyjson_get_str(v), yyjson_get_len(v)};
+        return 0;
+    }
+    uint32_t *ids;
+    if (read_ids(r, v, pointer, &ids, &in->id_count))
+        return -1;
+    in->ids = ids;
+    return in->id_count ? 0 : api_fail(r->err, 400, "invalid_value", pointer, "%s: expected at least one token", pointer);
+}
+
+int read_inputs(struct reader *r, yyjson_val *v, const char *pointer, uint32_t most, struct gen_input **list, uint32_t *count)
+{
+    bool one = !yyjson_is_arr(v) || yyjson_is_num(yyjson_arr_get_first(v));
+    size_t i, n = one ? 1 : yyjson_arr_size(v);
+    yyjson_val *item;
+    char at[256];
+    if (n == 0 || n > most)
+        return api_fail(r->err, 400, "invalid_value", pointer, "%s: expected 1 to %u texts, got %zu", pointer, most, n);
+    *list = arena_try_array(&r->p->arena, n, sizeof **list);
+    if (!*list)
+        return no_memory(r);
+    *count = (uint32_t)n;
+    if (one)
+        return read_input(r, v, pointer, *list);
+    yyjson_arr_foreach(v, i, n, item)
+        if (read_input(r, item, pointer_index(at, pointer, i), &(*list)[i]))
+            return -1;
     return 0;
 }
 

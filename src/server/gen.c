@@ -2,6 +2,8 @@
 #include "server/gen.h"
 
 #include "base/mem.h"
+#include "server/volatile.h"
+
 #include "base/thread.h"
 
 #include <stdio.h>
@@ -40,12 +42,16 @@ static void choice_free(struct gen_choice *c)
     }
     mem_free(c->tools);
     mem_free(c->stop_string);
+    mem_free(c->embedding);
 }
 
 static void gen_free(struct gen *g)
 {
     for (uint32_t i = 0; g->choices && i < g->choice_count; i++)
         choice_free(&g->choices[i]);
+    for (uint32_t i = 0; g->prompts && i < g->choice_count / g->per_request; i++)
+        mem_free(g->prompts[i].ids);
+    mem_free(g->prompts);
     mem_free(g->choices);
     mem_free(g->requests);
     mem_free(g->model);
@@ -128,6 +134,11 @@ static void put_headers(struct gen *g, struct buf *h)
         put_cache_header(g, h);
     if (g->ignored)
         buf_printf(h, "X-Rhapsode-Ignored: %s\r\n", g->ignored);
+    if (g->dropped)
+        buf_printf(h, "X-Rhapsode-Truncated: %u\r\n", g->dropped);
+    if (g->left_away)
+        buf_printf(h, "X-Rhapsode-Left-Away: %s%s%s\r\n", g->left_away & VOLATILE_BILLING ? "billing" : "",
+                   g->left_away == (VOLATILE_BILLING | VOLATILE_TIME) ? "," : "", g->left_away & VOLATILE_TIME ? "time" : "");
     if (g->stream)
         buf_z(h, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
 }
@@ -177,6 +188,9 @@ static void answer(struct gen *g)
     for (uint32_t i = 0; i < g->choice_count; i++) {
         const struct gen_choice *c = &g->choices[i];
         failed |= c->text.failed || c->reasoning.failed || c->logprobs.failed || c->ids.failed;
+    } /* an answer with parts missing is none */
+    for (uint32_t i = 0; g->prompts && i < g->request_count; i++) {
+        failed |= g->prompts[i].ids == NULL;
     }
     g->api->reply(g, &body);
     put_headers(g, &headers);
@@ -277,6 +291,11 @@ static void on_done(struct gen *g, uint32_t choice, const struct rh_event *e)
     c->finish = c->cut ? RH_FINISH_STOP : e->finish;
     c->usage = e->usage;
     c->seed = e->seed;
+    if (e->embedding && (c->embedding = mem_try_array(e->embedding_n, sizeof *c->embedding))) {
+        memcpy(c->embedding, e->embedding, e->embedding_n * sizeof *c->embedding);
+        c->embedding_n = e->embedding_n;
+    } else if (e->embedding)
+        c->text.failed = ERR_NOMEM;
     if (e->stop_string)
         c->stop_string = mem_try_strndup(e->stop_string, strlen(e->stop_string));
     g->done_count++;
@@ -291,9 +310,18 @@ static void on_done(struct gen *g, uint32_t choice, const struct rh_event *e)
         g->api->done(g, choice);
 }
 
-static void on_prompt(struct gen *g, const struct rh_event *e)
+static void on_prompt(struct gen *g, uint32_t request, const struct rh_event *e)
 {
-    for (size_t i = 0; g->return_ids && i < e->prompt_count; i++)
+    struct gen_prompt *p = g->prompts ? &g->prompts[request] : NULL;
+    g->dropped += e->dropped;
+    if (p && (p->ids = mem_try_array(e->prompt_count, sizeof *p->ids))) {
+        p->n = e->prompt_count;
+        if (p->n)
+            memcpy(p->ids, e->prompt_ids, p->n * sizeof *p->ids);
+        if (g->api->prompt)
+            g->api->prompt(g, request);
+    }
+    for (size_t i = 0; request == 0 && g->return_ids && i < e->prompt_count; i++)
         buf_printf(&g->prompt_ids, "%s%u", g->prompt_ids.n ? "," : "", e->prompt_ids[i]);
 }
 
@@ -301,8 +329,8 @@ static void on_prompt(struct gen *g, const struct rh_event *e)
 static bool take(struct gen *g, uint32_t request, const struct rh_event *e)
 {
     uint32_t choice = request * g->per_request + e->choice;
-    if (e->kind == RH_EVENT_PROMPT && request == 0)
-        on_prompt(g, e);
+    if (e->kind == RH_EVENT_PROMPT)
+        on_prompt(g, request, e);
     else if (e->kind == RH_EVENT_START && request == 0) {
         g->started = true;
         g->cache = e->cache;
@@ -458,6 +486,8 @@ static struct gen *gen_new(const struct call *c, const struct params *p, uint32_
     g->per_request = p->n;
     g->choice_count = inputs * p->n;
     g->requests = mem_try_zero(inputs, sizeof *g->requests);
+    g->prompt_scores = p->o.prompt_logprobs;
+    g->prompts = g->prompt_scores ? mem_try_zero(inputs, sizeof *g->prompts) : NULL;
     g->choices = mem_try_zero(g->choice_count, sizeof *g->choices);
     g->model = p->model.p ? mem_try_strndup(p->model.p, p->model.n) : mem_try_strndup(c->s->cfg->model_id, strlen(c->s->cfg->model_id));
     struct rh_text prompt = p->o.chat ? p->o.chat->messages_json : p->o.prompt;
@@ -466,7 +496,7 @@ static struct gen *gen_new(const struct call *c, const struct params *p, uint32_
     g->number = ++c->s->gen_number;
     if (ignored && ignored->n)
         g->ignored = mem_try_strndup(ignored->p, ignored->n);
-    if (!g->requests || !g->choices || !g->model || (ignored && ignored->n && !g->ignored)) {
+    if (!g->requests || !g->choices || !g->model || (g->prompt_scores && !g->prompts) || (ignored && ignored->n && !g->ignored)) {
         gen_free(g);
         return NULL;
     }
@@ -489,6 +519,8 @@ static void options_of(struct params *p, const struct call *c)
     o->stop_count = p->stop_count;
     o->stop_ids = p->stop_ids;
     o->stop_id_count = p->stop_id_count;
+    o->call_required = p->call_required;
+    o->call_name = p->call_name.p ? arena_try_strndup(&p->arena, p->call_name) : NULL;
     struct str affinity = http_header_find(c->http, "x-session-affinity");
     if (!p->session.p && affinity.n)
         p->session = arena_try_str(&p->arena, affinity);
@@ -539,7 +571,9 @@ int gen_start(const struct call *c, struct params *p, const struct gen_input *in
     g->include_usage = p->include_usage;
     g->show_logprobs = p->o.logprobs;
     g->return_ids = p->return_ids;
-    g->parallel_off = p->parallel_off;
+    g->parallel_off = p->parallel_off || p->call_name.p;
+    g->left_away = p->left_away;
+    g->show_prompt_logprobs = p->show_prompt_logprobs;
     g->has_tools = p->chat.tools_json.p;
     g->progress = p->progress;
     g->key_name = c->key ? c->key->name : NULL;

@@ -28,6 +28,13 @@ struct gen_choice {
     char *stop_string;            /* NULL */
     struct rh_usage usage;
     uint64_t seed;
+    float *embedding;             /* [embedding_n] */
+    size_t embedding_n;
+};
+
+struct gen_prompt { /* owns */
+    uint32_t *ids;
+    size_t n;
 };
 
 struct gen_api {
@@ -35,6 +42,7 @@ struct gen_api {
     const char *stream_type; /* content type */
     const char *id_prefix;
     bool always; /* piece and done are called for whole answers too, which the API collects itself */
+    void (*prompt)(struct gen *g, uint32_t request); /* g->prompts[request] is known; only when prompt_scores; NULL */
     /* streaming: each puts into g->out */
     void (*begin)(struct gen *g);
     void (*piece)(struct gen *g, uint32_t choice, const struct rh_event *e); /* text, reasoning, a piece of a call */
@@ -65,7 +73,10 @@ struct gen {
     char id[48];
     char *model, *ignored;  /* as asked; names of ignored fields */
     int64_t created_s, arrived_ns, first_ns, last_ns;
-    bool stream, begun, started, include_usage, show_logprobs, return_ids, parallel_off, has_tools, progress, failed;
+    bool stream, begun, started, include_usage, show_logprobs, return_ids, parallel_off, has_tools, progress, failed, prompt_scores, show_prompt_logprobs;
+    uint32_t dropped;       /* messages or ids left away to make it fit */
+    unsigned left_away;     /* VOLATILE_X */
+    struct gen_prompt *prompts; /* [request_count] with prompt_scores */
     struct rh_usage usage;  /* of all choices; the prompt's from the start */
     struct rh_cache cache;
     struct rh_timings timings;

@@ -3,8 +3,10 @@
 
 #include "server/api.h"
 
+#include <stdio.h>
+
 struct series { /* one histogram: its names and upper bounds */
-    const char *name, *alias, *help;
+    const char *name, *alias, *help; /* alias: vLLM's names, with blanks between */
     double bounds[METRIC_BUCKETS]; /* ascending, ended by 0 */
 };
 
@@ -14,7 +16,8 @@ struct series { /* one histogram: its names and upper bounds */
 
 static const struct series all[METRIC_HISTOGRAMS] = {
     [METRIC_TTFT] = {"time_to_first_token_seconds", "time_to_first_token_seconds", "from the request's head to its first token", SECONDS},
-    [METRIC_INTER_TOKEN] = {"inter_token_latency_seconds", "time_per_output_token_seconds", "between two tokens of an answer", SHORT},
+    [METRIC_INTER_TOKEN] = {"inter_token_latency_seconds", "time_per_output_token_seconds inter_token_latency_seconds", "between two tokens of an answer",
+                            SHORT},
     [METRIC_QUEUE] = {"queue_time_seconds", "request_queue_time_seconds", "waiting for admission", SECONDS},
     [METRIC_PREFILL] = {"prefill_time_seconds", "request_prefill_time_seconds", "reading the prompt", SECONDS},
     [METRIC_DECODE] = {"decode_time_seconds", "request_decode_time_seconds", "from the first to the last token", SECONDS},
@@ -80,6 +83,28 @@ static void put_one(struct buf *out, const char *name, const char *type, const c
     buf_printf(out, "%s %.17g\n", name, value);
 }
 
+static void put_steps(const struct rh_stats *t, const char *name, struct buf *out)
+{
+    uint64_t sum = 0;
+    buf_printf(out, "# HELP %s tokens of a step, prompts' and answers'\n# TYPE %s histogram\n", name, name);
+    for (int i = 0; i < RH_STEP_BUCKETS; i++) {
+        sum += t->step_rows[i];
+        if (i + 1 < RH_STEP_BUCKETS)
+            buf_printf(out, "%s_bucket{le=\"%u\"} %llu\n", name, 1u << i, (unsigned long long)sum);
+    }
+    buf_printf(out, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %llu\n%s_count %llu\n", name, (unsigned long long)sum, name, (unsigned long long)t->rows, name,
+               (unsigned long long)sum);
+}
+
+/* Guesses by their place in the round. */
+static void put_places(const struct metrics *m, const char *name, const char *help, const uint64_t *counts, struct buf *out)
+{
+    put_head(out, name, "counter", help);
+    for (int i = 0; i < RH_DEPTH_MAX; i++)
+        if (m->drafted_by_position[i])
+            buf_printf(out, "%s{position=\"%d\"} %llu\n", name, i, (unsigned long long)counts[i]);
+}
+
 static void put_counters(const struct server *s, struct buf *out)
 {
     static const char *const reasons[] = {"stop", "length", "cancelled", "error"};
@@ -104,18 +129,27 @@ static void put_counters(const struct server *s, struct buf *out)
     put_one(out, "rhapsode_rejected_total", "counter", "requests answered 429", (double)m->rejected);
     put_one(out, "vllm:spec_decode_num_draft_tokens_total", "counter", "tokens guessed ahead", (double)m->drafted);
     put_one(out, "vllm:spec_decode_num_accepted_tokens_total", "counter", "guesses that were right", (double)m->accepted);
-    put_head(out, "rhapsode_guessed_total", "counter", "tokens guessed ahead, by place in the round");
-    for (int i = 0; i < RH_DEPTH_MAX; i++)
-        if (m->drafted_by_position[i])
-            buf_printf(out, "rhapsode_guessed_total{position=\"%d\"} %llu\n", i, (unsigned long long)m->drafted_by_position[i]);
-    put_head(out, "rhapsode_guessed_right_total", "counter", "guesses that were right, by place in the round");
-    for (int i = 0; i < RH_DEPTH_MAX; i++)
-        if (m->drafted_by_position[i])
-            buf_printf(out, "rhapsode_guessed_right_total{position=\"%d\"} %llu\n", i, (unsigned long long)m->accepted_by_position[i]);
+    put_one(out, "vllm:spec_decode_num_drafts_total", "counter", "rounds of guesses", (double)m->drafted_by_position[0]);
+    put_places(m, "rhapsode_guessed_total", "tokens guessed ahead, by place in the round", m->drafted_by_position, out);
+    put_places(m, "rhapsode_guessed_right_total", "guesses that were right, by place in the round", m->accepted_by_position, out);
+    put_places(m, "vllm:spec_decode_num_accepted_tokens_per_pos_total", "guesses that were right, by place in the round", m->accepted_by_position, out);
+}
+
+static void put_memory(const struct server *s, struct buf *out)
+{
+    struct rh_memory list[16];
+    uint32_t n = rh_memory(s->model, list, 16);
+    put_head(out, "rhapsode_memory_bytes", "gauge", "memory by what it is for: planned, and in use");
+    for (uint32_t i = 0; i < 2 * n; i++)
+        buf_printf(out, "rhapsode_memory_bytes{space=\"%s\",component=\"%s\",kind=\"%s\"} %llu\n", list[i / 2].space, list[i / 2].component,
+                   i % 2 ? "live" : "planned", (unsigned long long)(i % 2 ? list[i / 2].live_bytes : list[i / 2].planned_bytes));
 }
 
 static void put_state(const struct rh_stats *t, struct buf *out)
 {
+    put_head(out, "rhapsode_pages", "gauge", "pages of sequence state by what holds them");
+    buf_printf(out, "rhapsode_pages{state=\"free\"} %llu\nrhapsode_pages{state=\"live\"} %llu\nrhapsode_pages{state=\"cached\"} %llu\n",
+               (unsigned long long)t->pages_free, (unsigned long long)t->pages_live, (unsigned long long)t->pages_cached);
     put_head(out, "rhapsode_state_bytes", "gauge", "sequence state by what holds it");
     buf_printf(out, "rhapsode_state_bytes{state=\"free\"} %llu\nrhapsode_state_bytes{state=\"live\"} %llu\nrhapsode_state_bytes{state=\"cached\"} %llu\n",
                (unsigned long long)t->state_free_bytes, (unsigned long long)t->state_live_bytes, (unsigned long long)t->state_cached_bytes);
@@ -132,10 +166,18 @@ static void put_gauges(const struct server *s, struct buf *out)
     struct rh_stats t;
     rh_stats(s->model, &t);
     put_head(out, "rhapsode_sequences", "gauge", "choices by state");
-    buf_printf(out, "rhapsode_sequences{state=\"waiting\"} %u\nrhapsode_sequences{state=\"running\"} %u\n", t.waiting, t.running);
+    buf_printf(out, "rhapsode_sequences{state=\"waiting\"} %u\nrhapsode_sequences{state=\"preempted\"} %u\nrhapsode_sequences{state=\"prefill\"} %u\n"
+               "rhapsode_sequences{state=\"decode\"} %u\n", t.waiting - t.waiting_again, t.waiting_again, t.prefilling, t.running - t.prefilling);
     put_one(out, "vllm:num_requests_waiting", "gauge", "choices waiting", t.waiting);
     put_one(out, "vllm:num_requests_running", "gauge", "choices running", t.running);
     put_state(&t, out);
+    put_memory(s, out);
+    put_steps(&t, "rhapsode_step_tokens", out);
+    put_steps(&t, "vllm:iteration_tokens_total", out);
+    put_one(out, "rhapsode_healthy", "gauge", "1 while the engine gets on", s->health.state == HEALTH_WELL);
+    put_one(out, "rhapsode_failed_steps_total", "counter", "forwards that failed", (double)t.failed_steps);
+    put_one(out, "rhapsode_cancelled_total", "counter", "choices whose client left, or that were cancelled", (double)t.cancelled);
+    put_one(out, "rhapsode_cancel_steps_max", "gauge", "most forwards that ended between a cancel and its choice's end", (double)t.cancel_steps_max);
     put_one(out, "rhapsode_steps_total", "counter", "forwards", (double)t.steps);
     put_one(out, "rhapsode_rows_total", "counter", "rows of all forwards", (double)t.rows);
     put_one(out, "rhapsode_preempted_total", "counter", "sequences whose state was given up for others", (double)t.preempted);
@@ -156,7 +198,12 @@ void metrics_put(const struct server *s, struct buf *out)
 {
     for (int i = 0; i < METRIC_HISTOGRAMS; i++) {
         put_series(out, "rhapsode_", all[i].name, all[i].help, &all[i], &s->metrics.histograms[i]);
-        put_series(out, "vllm:", all[i].alias, all[i].help, &all[i], &s->metrics.histograms[i]);
+        struct str rest = str_of(all[i].alias), alias;
+        while (str_split(&rest, ' ', &alias)) {
+            char name[96];
+            snprintf(name, sizeof name, "%.*s", STR_ARG(alias));
+            put_series(out, "vllm:", name, all[i].help, &all[i], &s->metrics.histograms[i]);
+        }
     }
     put_counters(s, out);
     put_gauges(s, out);

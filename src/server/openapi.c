@@ -10,7 +10,7 @@ static const struct {
 } bodies[] = {{"/v1/chat/completions", &chat_field_list}, {"/v1/completions", &completion_field_list}, {"/v1/messages", &message_field_list},
               {"/v1/messages/count_tokens", &count_field_list}, {"/v1/responses", &responses_field_list}, {"/api/chat", &ollama_chat_field_list},
               {"/api/generate", &ollama_generate_field_list}, {"/tokenize", &tokenize_field_list}, {"/detokenize", &detokenize_field_list},
-              {"/apply-template", &render_field_list}};
+              {"/apply-template", &render_field_list}, {"/v1/embeddings", &embedding_field_list}, {"/api/embed", &ollama_embed_field_list}};
 
 static void put_schema(struct buf *b, const struct field *f)
 {

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "server/api_openai.h"
 #include "server/api_responses.h"
+#include "server/turn.h"
 
 static struct responses *own(const struct gen *g)
 {
@@ -293,42 +294,17 @@ static void on_done(struct gen *g, uint32_t choice)
 /* The answer as messages of a chat, for whoever goes on from it. */
 static void put_turn(const struct responses *r, struct buf *b)
 {
-    struct buf text = {0}, thinking = {0}, calls = {0};
+    struct turn turn = {.open = true};
     for (uint32_t i = 0; i < r->count; i++) {
         const struct item *t = &r->items[i];
-        if (t->kind != ITEM_CALL) {
-            buf_str(t->kind == ITEM_MESSAGE ? &text : &thinking, buf_view(&t->text));
-            continue;
-        }
-        buf_z(&calls, calls.n ? ",{\"type\":\"function\",\"id\":" : "{\"type\":\"function\",\"id\":");
-        buf_json_str(&calls, str_of(t->call_id));
-        buf_z(&calls, ",\"function\":{\"name\":");
-        buf_json_str(&calls, buf_view(&t->name));
-        buf_z(&calls, ",\"arguments\":");
-        if (t->whole)
-            buf_str(&calls, buf_view(&t->text));
+        if (t->kind == ITEM_CALL)
+            turn_call(&turn, str_of(t->call_id), buf_view(&t->name), t->whole ? buf_view(&t->text) : STR("{}"));
         else
-            buf_z(&calls, "{}");
-        buf_z(&calls, "}}");
+            buf_str(t->kind == ITEM_MESSAGE ? &turn.text : &turn.thinking, buf_view(&t->text));
     }
     buf_z(b, r->conversation);
-    buf_z(b, ",{\"role\":\"assistant\",\"content\":");
-    buf_json_str(b, buf_view(&text));
-    if (thinking.n) {
-        buf_z(b, ",\"reasoning_content\":");
-        buf_json_str(b, buf_view(&thinking));
-    }
-    if (calls.n) {
-        buf_z(b, ",\"tool_calls\":[");
-        buf_str(b, buf_view(&calls));
-        buf_char(b, ']');
-    }
-    buf_char(b, '}');
-    if (text.failed || thinking.failed || calls.failed)
-        b->failed = ERR_NOMEM;
-    buf_free(&text);
-    buf_free(&thinking);
-    buf_free(&calls);
+    turn_end(&turn, b);
+    turn_free(&turn);
 }
 
 static void keep(struct gen *g)

@@ -26,8 +26,8 @@
     X(GET, "/api/ps", false, USER, OLLAMA, route_ollama_tags, "the models loaded")                                             \
     X(POST, "/api/show", false, USER, OLLAMA, route_ollama_show, "one model")                                                  \
     X(GET, "/api/version", false, OPEN, OLLAMA, route_ollama_version, "the version")                                           \
-    X(POST, "/api/embed", false, USER, OLLAMA, route_embeddings, "refused: embeddings")                                        \
-    X(POST, "/v1/embeddings", false, USER, OPENAI, route_embeddings, "refused: embeddings")                                    \
+    X(POST, "/api/embed", false, USER, OLLAMA, route_ollama_embed, "texts as vectors, Ollama's shape")                         \
+    X(POST, "/v1/embeddings", false, USER, OPENAI, route_embeddings, "texts as vectors")                                       \
     X(POST, "/v1/cancel", false, USER, OPENAI, route_cancel, "end a generation by its id")                                     \
     X(POST, "/tokenize", false, USER, OPENAI, route_tokenize, "text or messages -> ids")                                       \
     X(POST, "/detokenize", false, USER, OPENAI, route_detokenize, "ids -> text")                                               \
@@ -42,7 +42,7 @@ ROUTE_LIST(ROUTE_PROTO)
 
 /* The fields of bodies, for the document. */
 extern const struct field_list chat_field_list, completion_field_list, message_field_list, count_field_list, responses_field_list, tokenize_field_list,
-    detokenize_field_list, render_field_list, ollama_chat_field_list, ollama_generate_field_list;
+    detokenize_field_list, render_field_list, ollama_chat_field_list, ollama_generate_field_list, embedding_field_list, ollama_embed_field_list;
 
 /* The HTTP handler of the whole server. */
 struct http_handler routes_handler(struct server *s);

@@ -30,20 +30,18 @@ static void close_handles(struct server *s)
         uv_close((uv_handle_t *)&s->signals[i], NULL);
 }
 
-static void note_steps(struct server *s)
+static void note_health(struct server *s)
 {
     struct rh_stats t;
     rh_stats(s->model, &t);
-    if (t.steps != s->steps_seen || t.waiting + t.running == 0)
-        s->steps_since_ms = uv_now(&s->loop);
-    s->steps_seen = t.steps;
+    health_note(&s->health, &t, uv_now(&s->loop));
 }
 
 static void on_tick(uv_timer_t *timer)
 {
     struct server *s = timer->data;
     uint64_t now = uv_now(&s->loop), limit = 1000ull * (s->cfg->drain_s ? s->cfg->drain_s : DRAIN_DEFAULT_S);
-    note_steps(s);
+    note_health(s);
     http_tick(s->http);
     gen_tick(s);
     notify_tick(s);
@@ -134,7 +132,6 @@ static void init_handles(struct server *s)
         s->signals[i].data = s;
         uv_signal_start(&s->signals[i], on_signal, numbers[i]);
     }
-    s->steps_since_ms = uv_now(&s->loop);
 }
 
 static int open_http(struct server *s, struct err *err)

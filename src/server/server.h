@@ -21,6 +21,10 @@ struct server_key { /* strings live as long as the configuration */
 struct server_config {
     struct rh_model *model;
     const char *model_id;          /* the name clients see and ask for */
+    const char *const *aliases;    /* further names of it */
+    size_t alias_count;
+    bool any_model;                /* answer whatever model a request names */
+    bool verbatim;                 /* leave nothing out of prompts (volatile.h) */
     const struct rh_sampling *sampling; /* where a request says nothing */
     const char *host;              /* "127.0.0.1"; "" = none */
     uint16_t port;                 /* 0: a free one */

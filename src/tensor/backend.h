@@ -18,6 +18,8 @@ struct device_config {
     uint32_t n_threads;      /* 0 = physical cores */
     const char *level;       /* CPU level cap ("ref", "avx2", ...); NULL = best */
     bool pin;                /* pin workers */
+    uint32_t spin_us;        /* how long idle workers spin before they sleep; 0 = 60 */
+    uint32_t cpus_left;      /* CPUs that spinning workers leave to others; 0 = none */
     uint32_t index;          /* which device of the backend */
 };
 struct device_info {
@@ -70,6 +72,7 @@ struct backend {
     int (*event_record)(struct device *d, uint64_t *out);
     int (*event_wait)(struct device *d, uint64_t event, struct err *err);
     bool (*event_done)(struct device *d, uint64_t event);
+    uint64_t (*progress)(struct device *d); /* any thread: grows with every op that ended; NULL: not known */
 
 #define BACKEND_FIELD(name) int (*name)(struct device *d, const struct op_##name *op);
     BACKEND_OPS(BACKEND_FIELD, BACKEND_FIELD)

@@ -66,6 +66,11 @@ bool tokenizer_is_special(const struct tokenizer *t, uint32_t id)
     return id < t->info.vocab_size && t->special[id];
 }
 
+bool tokenizer_is_added(const struct tokenizer *t, uint32_t id)
+{
+    return added_find_id(&t->added, id) != NULL;
+}
+
 int token_ids_push(struct token_ids *list, uint32_t id)
 {
     if (list->n == list->cap) {

@@ -77,6 +77,7 @@ int tokenizer_encode_cut(const struct tokenizer *t, const struct text_span *span
 struct str tokenizer_piece(const struct tokenizer *t, uint32_t id); /* the vocabulary's own text of the id; {NULL,0} for a hole */
 int64_t tokenizer_find(const struct tokenizer *t, struct str piece); /* id of exactly this vocabulary/added text, or -1 */
 bool tokenizer_is_special(const struct tokenizer *t, uint32_t id);
+bool tokenizer_is_added(const struct tokenizer *t, uint32_t id); /* found in the text as a whole, special or not */
 
 /* All ids at once: bytes as tokenizers' decode(skip_special_tokens) gives them, but undecodable bytes stay raw bytes. */
 int tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t n, bool skip_special, struct buf *out);

@@ -191,24 +191,6 @@ def stream_request(n=100000, **more):
     return request("/v1/completions", {k: v for k, v in body.items() if v is not None})
 
 
-def test_a_client_that_leaves_is_cancelled(server):
-    """While its prompt is read, while it waits, while it is answered; streaming or not."""
-    long_prompt = "word " * 5000
-    for kind, body in (("stream", stream_request(8000)), ("whole", stream_request(8000, stream=False)),
-                       ("prefill", stream_request(1000, prompt=long_prompt)), ("half closed", stream_request(8000))):
-        s = connect(server)
-        s.sendall(body)
-        if kind in ("stream", "half closed"):
-            read_until(s, b"data: ")
-        else:
-            time.sleep(0.2)
-        if kind == "half closed":
-            s.shutdown(socket.SHUT_WR)
-            server.until_idle(20)
-        s.close()
-        server.until_idle(20)
-
-
 def test_a_reader_that_stops_holds_nobody_up(server):
     stalled = connect(server)
     stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -49,3 +49,29 @@ def test_no_body_brings_a_5xx(server):
             statuses[status] = statuses.get(status, 0) + 1
     assert statuses[200] > 20 and statuses[400] > 20, statuses
     server.until_idle(60)
+
+
+def test_schemathesis(server, tmp_path):
+    """Requests made from the document, by schemathesis: none brings a 5xx, or an answer the document does not know.  API_EXAMPLES: of each route."""
+    import os
+    import subprocess
+    import sys
+    examples = os.environ.get("API_EXAMPLES", "12")
+    doc = server.json("/openapi.json")
+    for path, methods in doc["paths"].items():  # short answers
+        for what in methods.values():
+            properties = what.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {}).get("properties", {})
+            for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
+                if name in properties:
+                    properties[name] = {"type": "integer", "minimum": 1, "maximum": 3}
+            for name in ("n", "best_of"):
+                if name in properties:
+                    properties[name] = {"type": "integer", "minimum": 1, "maximum": 2}
+    file = tmp_path / "openapi.json"
+    file.write_text(json.dumps(doc))
+    done = subprocess.run([os.path.join(os.path.dirname(sys.executable), "schemathesis"), "run", str(file), "--url", server.url, "--checks",
+                           "not_a_server_error,content_type_conformance,response_schema_conformance", "--max-examples", examples, "--seed", "1",
+                           "--request-timeout", "120", "--phases", "examples,coverage,fuzzing", "--no-color"],
+                          cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout[-6000:]
+    server.until_idle(60)

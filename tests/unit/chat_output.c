@@ -540,6 +540,45 @@ static void long_texts_are_held_within_bounds(void **state)
     }
 }
 
+/* How a call of get_weather begins, in one of the format's recorded texts. */
+static bool is_recorded(const char *format, struct str begin)
+{
+    size_t i, n;
+    yyjson_val *c;
+    yyjson_arr_foreach(yyjson_obj_get(yyjson_doc_get_root(doc), "cases"), i, n, c)
+        if (str_is(json_str(yyjson_obj_get(c, "format")), format) && str_find(json_str(yyjson_obj_get(c, "text")), begin) != SIZE_MAX)
+            return true;
+    return false;
+}
+
+static void calls_that_are_forced_begin_as_recorded(void **state)
+{
+    static const struct str sources[] = {STR(""), STR("[TOOL_CALLS]{{ name }}[ARGS]")};
+    uint32_t found = 0;
+    (void)state;
+    for (size_t i = 0; output_format_at(i); i++)
+        for (size_t k = 0; k < 2; k++) {
+            const struct output_format *f = output_format_at(i);
+            const char *form = output_format_call(f, sources[k]);
+            struct buf b = {0};
+            for (const char *p = form, *ways = NULL; p && *p && !(*p == '\2' && ways); p++)
+                if (*p == '\1')
+                    buf_z(&b, "get_weather");
+                else if (*p == '\2')
+                    ways = p; /* the first way */
+                else
+                    buf_char(&b, *p);
+            if (form && !is_recorded(output_format_name(f), buf_view(&b)))
+                fail_msg("%s: no recorded text has '%s'", output_format_name(f), buf_cstr(&b));
+            found += form != NULL;
+            buf_free(&b);
+        }
+    assert_int_equal(found, 2 * 22);
+    assert_null(output_format_call(output_format_find(STR("think")), sources[0]));
+    assert_string_not_equal(output_format_call(output_format_find(STR("mistral")), sources[0]),
+                            output_format_call(output_format_find(STR("mistral")), sources[1]));
+}
+
 static void memory_may_fail_anywhere(void **state)
 {
     (void)state;
@@ -590,6 +629,7 @@ int main(void)
         cmocka_unit_test(formats_are_found),
         cmocka_unit_test(no_word_is_lost),
         cmocka_unit_test(long_texts_are_held_within_bounds),
+        cmocka_unit_test(calls_that_are_forced_begin_as_recorded),
         cmocka_unit_test(memory_may_fail_anywhere),
     };
     return cmocka_run_group_tests(tests, load, unload);
