@@ -5,6 +5,8 @@
 #ifndef RH_VEC_AVX2_H
 #define RH_VEC_AVX2_H
 
+#include "base/math_poly.h"
+
 #include <immintrin.h>
 #include <stdint.h>
 
@@ -18,13 +20,7 @@ V8 v8_set(float f)
 /* 2^r 2^n */
 V8 v8_exp2_poly(__m256 r, __m256 n)
 {
-    __m256 p = v8_set(0.0001534581242594868f);
-    p = _mm256_fmadd_ps(p, r, v8_set(0.0013399930903688073f));
-    p = _mm256_fmadd_ps(p, r, v8_set(0.009618489071726799f));
-    p = _mm256_fmadd_ps(p, r, v8_set(0.05550328642129898f));
-    p = _mm256_fmadd_ps(p, r, v8_set(0.24022646248340607f));
-    p = _mm256_fmadd_ps(p, r, v8_set(0.6931471824645996f));
-    p = _mm256_fmadd_ps(p, r, v8_set(1.0f));
+    __m256 p = MATH_POLY_EXP2(_mm256_fmadd_ps, v8_set, r);
     __m256i e = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23); /* of a NaN n: 0x80000000 << 23 = 0 */
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), e));
 }
@@ -59,15 +55,7 @@ V8 v8_log(__m256 x)
     __m256 e = _mm256_cvtepi32_ps(_mm256_srai_epi32(shifted, 23));
     __m256i m = _mm256_add_epi32(_mm256_and_si256(shifted, _mm256_set1_epi32(0x007fffff)), half);
     __m256 f = _mm256_sub_ps(_mm256_castsi256_ps(m), v8_set(1.0f));
-    __m256 p = v8_set(-0.07644994556903839f);
-    p = _mm256_fmadd_ps(p, f, v8_set(0.12921948730945587f));
-    p = _mm256_fmadd_ps(p, f, v8_set(-0.1324271857738495f));
-    p = _mm256_fmadd_ps(p, f, v8_set(0.14179255068302155f));
-    p = _mm256_fmadd_ps(p, f, v8_set(-0.16608795523643494f));
-    p = _mm256_fmadd_ps(p, f, v8_set(0.20002087950706482f));
-    p = _mm256_fmadd_ps(p, f, v8_set(-0.2500159740447998f));
-    p = _mm256_fmadd_ps(p, f, v8_set(0.33333325386047363f));
-    p = _mm256_fmadd_ps(p, f, v8_set(-0.49999988079071045f));
+    __m256 p = MATH_POLY_LOG(_mm256_fmadd_ps, v8_set, f);
     __m256 y = _mm256_fmadd_ps(_mm256_mul_ps(f, f), p, _mm256_mul_ps(e, v8_set(-2.12194440e-4f)));
     y = _mm256_add_ps(y, f);
     return _mm256_fmadd_ps(e, v8_set(0.693359375f), y);
@@ -76,11 +64,7 @@ V8 v8_log(__m256 x)
 V8 v8_tanh(__m256 x)
 {
     __m256 sign = v8_set(-0.0f), a = _mm256_andnot_ps(sign, x);
-    __m256 s = _mm256_mul_ps(a, a), p = v8_set(-0.005716202781f);
-    p = _mm256_fmadd_ps(p, s, v8_set(0.02064970881f));
-    p = _mm256_fmadd_ps(p, s, v8_set(-0.05374317244f));
-    p = _mm256_fmadd_ps(p, s, v8_set(0.1333148628f));
-    p = _mm256_fmadd_ps(p, s, v8_set(-0.3333328366f));
+    __m256 s = _mm256_mul_ps(a, a), p = MATH_POLY_TANH(_mm256_fmadd_ps, v8_set, s);
     p = _mm256_fmadd_ps(_mm256_mul_ps(a, s), p, a);
     __m256 d = _mm256_add_ps(v8_exp(_mm256_add_ps(a, a)), v8_set(1.0f));
     __m256 y = _mm256_sub_ps(v8_set(1.0f), _mm256_div_ps(v8_set(2.0f), d));
@@ -91,21 +75,9 @@ V8 v8_tanh(__m256 x)
 V8 v8_erf(__m256 x)
 {
     __m256 sign = v8_set(-0.0f), a = _mm256_andnot_ps(sign, x);
-    __m256 s = _mm256_mul_ps(a, a), p = v8_set(7.962679229e-05f);
-    p = _mm256_fmadd_ps(p, s, v8_set(-0.0008042697445f));
-    p = _mm256_fmadd_ps(p, s, v8_set(0.005191889126f));
-    p = _mm256_fmadd_ps(p, s, v8_set(-0.02685557865f));
-    p = _mm256_fmadd_ps(p, s, v8_set(0.1128362417f));
-    p = _mm256_fmadd_ps(p, s, v8_set(-0.3761262894f));
-    p = _mm256_fmadd_ps(p, s, v8_set(0.1283791661f));
+    __m256 s = _mm256_mul_ps(a, a), p = MATH_POLY_ERF(_mm256_fmadd_ps, v8_set, s);
     p = _mm256_fmadd_ps(a, p, a);
-    __m256 b = _mm256_min_ps(v8_set(4.0f), a), q = v8_set(-1.158939722e-05f);
-    q = _mm256_fmadd_ps(q, b, v8_set(0.0003263242834f));
-    q = _mm256_fmadd_ps(q, b, v8_set(-0.003656496294f));
-    q = _mm256_fmadd_ps(q, b, v8_set(0.02379113249f));
-    q = _mm256_fmadd_ps(q, b, v8_set(-0.1062698737f));
-    q = _mm256_fmadd_ps(q, b, v8_set(-0.6351318359f));
-    q = _mm256_fmadd_ps(q, b, v8_set(-1.128653169f));
+    __m256 b = _mm256_min_ps(v8_set(4.0f), a), q = MATH_POLY_ERF_TAIL(_mm256_fmadd_ps, v8_set, b);
     __m256 y = _mm256_sub_ps(v8_set(1.0f), v8_exp(_mm256_mul_ps(q, b)));
     y = _mm256_blendv_ps(y, p, _mm256_cmp_ps(a, v8_set(0.921875f), _CMP_LT_OQ));
     return _mm256_or_ps(y, _mm256_and_ps(sign, x));

@@ -4,6 +4,8 @@
 #ifndef RH_VEC_AVX512_H
 #define RH_VEC_AVX512_H
 
+#include "base/math_poly.h"
+
 #include <immintrin.h>
 #include <stdint.h>
 
@@ -16,13 +18,7 @@ V16 v16_set(float f)
 
 V16 v16_exp2_poly(__m512 r, __m512 n)
 {
-    __m512 p = v16_set(0.0001534581242594868f);
-    p = _mm512_fmadd_ps(p, r, v16_set(0.0013399930903688073f));
-    p = _mm512_fmadd_ps(p, r, v16_set(0.009618489071726799f));
-    p = _mm512_fmadd_ps(p, r, v16_set(0.05550328642129898f));
-    p = _mm512_fmadd_ps(p, r, v16_set(0.24022646248340607f));
-    p = _mm512_fmadd_ps(p, r, v16_set(0.6931471824645996f));
-    p = _mm512_fmadd_ps(p, r, v16_set(1.0f));
+    __m512 p = MATH_POLY_EXP2(_mm512_fmadd_ps, v16_set, r);
     __m512i e = _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23); /* of a NaN n: 0x80000000 << 23 = 0 */
     return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), e));
 }
@@ -53,11 +49,7 @@ V16 v16_exp(__m512 x)
 V16 v16_tanh(__m512 x)
 {
     __m512 sign = v16_set(-0.0f), a = _mm512_andnot_ps(sign, x);
-    __m512 s = _mm512_mul_ps(a, a), p = v16_set(-0.005716202781f);
-    p = _mm512_fmadd_ps(p, s, v16_set(0.02064970881f));
-    p = _mm512_fmadd_ps(p, s, v16_set(-0.05374317244f));
-    p = _mm512_fmadd_ps(p, s, v16_set(0.1333148628f));
-    p = _mm512_fmadd_ps(p, s, v16_set(-0.3333328366f));
+    __m512 s = _mm512_mul_ps(a, a), p = MATH_POLY_TANH(_mm512_fmadd_ps, v16_set, s);
     p = _mm512_fmadd_ps(_mm512_mul_ps(a, s), p, a);
     __m512 d = _mm512_add_ps(v16_exp(_mm512_add_ps(a, a)), v16_set(1.0f));
     __m512 y = _mm512_sub_ps(v16_set(1.0f), _mm512_div_ps(v16_set(2.0f), d));
@@ -68,21 +60,9 @@ V16 v16_tanh(__m512 x)
 V16 v16_erf(__m512 x)
 {
     __m512 sign = v16_set(-0.0f), a = _mm512_andnot_ps(sign, x);
-    __m512 s = _mm512_mul_ps(a, a), p = v16_set(7.962679229e-05f);
-    p = _mm512_fmadd_ps(p, s, v16_set(-0.0008042697445f));
-    p = _mm512_fmadd_ps(p, s, v16_set(0.005191889126f));
-    p = _mm512_fmadd_ps(p, s, v16_set(-0.02685557865f));
-    p = _mm512_fmadd_ps(p, s, v16_set(0.1128362417f));
-    p = _mm512_fmadd_ps(p, s, v16_set(-0.3761262894f));
-    p = _mm512_fmadd_ps(p, s, v16_set(0.1283791661f));
+    __m512 s = _mm512_mul_ps(a, a), p = MATH_POLY_ERF(_mm512_fmadd_ps, v16_set, s);
     p = _mm512_fmadd_ps(a, p, a);
-    __m512 b = _mm512_min_ps(v16_set(4.0f), a), q = v16_set(-1.158939722e-05f);
-    q = _mm512_fmadd_ps(q, b, v16_set(0.0003263242834f));
-    q = _mm512_fmadd_ps(q, b, v16_set(-0.003656496294f));
-    q = _mm512_fmadd_ps(q, b, v16_set(0.02379113249f));
-    q = _mm512_fmadd_ps(q, b, v16_set(-0.1062698737f));
-    q = _mm512_fmadd_ps(q, b, v16_set(-0.6351318359f));
-    q = _mm512_fmadd_ps(q, b, v16_set(-1.128653169f));
+    __m512 b = _mm512_min_ps(v16_set(4.0f), a), q = MATH_POLY_ERF_TAIL(_mm512_fmadd_ps, v16_set, b);
     __m512 y = _mm512_sub_ps(v16_set(1.0f), v16_exp(_mm512_mul_ps(q, b)));
     y = _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(a, v16_set(0.921875f), _CMP_LT_OQ), p);
     return _mm512_or_ps(y, _mm512_and_ps(sign, x));

@@ -1,11 +1,14 @@
 /* base/math.c - see math.h.  The order of every operation is the definition; docs/arithmetic.md lists it, tests/unit/base_math.c pins
- * the bits.  The vector forms in src/backend_cpu repeat these sequences operation by operation and must change together with them.
+ * the bits.  The vector forms in src/backend_cpu and src/backend_cuda repeat these sequences operation by operation and must change together with
+ * them; the polynomials are one list (math_poly.h).
  *
  * f32 functions use fma (fmaf is exact on every machine); f64 functions use none, so that no machine needs one for them.
  * Invariants: 1. No libm but fmaf.  2. Rounding to an integer is an addition and a subtraction of 1.5 * 2^23 (2^52), exact for the
  *             argument ranges that occur.  3. NaN in gives NaN out.  (fmaf of libm is no approximation: IEEE defines it.)
  * tanh and erf constants: tests/fixtures/math_constants.py. */
 #include "base/math.h"
+
+#include "base/math_poly.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -53,13 +56,7 @@ static double round_d(double t)
 /* 2^r * 2^n for |r| <= 1/2: the polynomial, then n added to the exponent. */
 static float exp2_poly(float r, int32_t n)
 {
-    float p = 0.0001534581242594868f;
-    p = fmaf(p, r, 0.0013399930903688073f);
-    p = fmaf(p, r, 0.009618489071726799f);
-    p = fmaf(p, r, 0.05550328642129898f);
-    p = fmaf(p, r, 0.24022646248340607f);
-    p = fmaf(p, r, 0.6931471824645996f);
-    p = fmaf(p, r, 1.0f);
+    float p = MATH_POLY_EXP2(fmaf, MATH_CONSTANT, r);
     return of_bits(bits_of(p) + ((uint32_t)n << 23));
 }
 
@@ -93,15 +90,7 @@ float math_logf(float x)
     uint32_t shifted = bits_of(x) - 0x3f3504f3u;
     float e = (float)((int32_t)shifted >> 23);
     float f = of_bits((shifted & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
-    float p = -0.07644994556903839f;
-    p = fmaf(p, f, 0.12921948730945587f);
-    p = fmaf(p, f, -0.1324271857738495f);
-    p = fmaf(p, f, 0.14179255068302155f);
-    p = fmaf(p, f, -0.16608795523643494f);
-    p = fmaf(p, f, 0.20002087950706482f);
-    p = fmaf(p, f, -0.2500159740447998f);
-    p = fmaf(p, f, 0.33333325386047363f);
-    p = fmaf(p, f, -0.49999988079071045f);
+    float p = MATH_POLY_LOG(fmaf, MATH_CONSTANT, f);
     float y = fmaf(f * f, p, e * -2.12194440e-4f);
     y = y + f;
     return fmaf(e, 0.693359375f, y);
@@ -113,11 +102,7 @@ float math_tanhf(float x)
     float y;
     if (a < 0.625f) {
         float s = a * a;
-        float p = -0.005716202781f;
-        p = fmaf(p, s, 0.02064970881f);
-        p = fmaf(p, s, -0.05374317244f);
-        p = fmaf(p, s, 0.1333148628f);
-        p = fmaf(p, s, -0.3333328366f);
+        float p = MATH_POLY_TANH(fmaf, MATH_CONSTANT, s);
         y = fmaf(a * s, p, a);
     } else {
         y = 1.0f - 2.0f / (math_expf(a + a) + 1.0f);
@@ -131,23 +116,11 @@ float math_erff(float x)
     float y;
     if (a < 0.921875f) {
         float s = a * a;
-        float p = 7.962679229e-05f;
-        p = fmaf(p, s, -0.0008042697445f);
-        p = fmaf(p, s, 0.005191889126f);
-        p = fmaf(p, s, -0.02685557865f);
-        p = fmaf(p, s, 0.1128362417f);
-        p = fmaf(p, s, -0.3761262894f);
-        p = fmaf(p, s, 0.1283791661f);
+        float p = MATH_POLY_ERF(fmaf, MATH_CONSTANT, s);
         y = fmaf(a, p, a);
     } else {
         a = a > 4.0f ? 4.0f : a; /* erf(4) rounds to 1 */
-        float p = -1.158939722e-05f;
-        p = fmaf(p, a, 0.0003263242834f);
-        p = fmaf(p, a, -0.003656496294f);
-        p = fmaf(p, a, 0.02379113249f);
-        p = fmaf(p, a, -0.1062698737f);
-        p = fmaf(p, a, -0.6351318359f);
-        p = fmaf(p, a, -1.128653169f);
+        float p = MATH_POLY_ERF_TAIL(fmaf, MATH_CONSTANT, a);
         y = 1.0f - math_expf(p * a);
     }
     return of_bits(bits_of(y) | (bits_of(x) & 0x80000000u));
