@@ -1,9 +1,15 @@
-# The CUDA backend: nvcc from the usual places, kernels for Hopper (sm_90a), the runtime linked in, the driver found when a device is opened.
+# The CUDA backend: nvcc from the usual places, the runtime linked in, the driver found when a device is opened; a compile cache where one is.
+# RH_CUDA_ARCHITECTURES: the GPUs there is code for, as nvcc names them: 90a (Hopper), 89 (Ada), 80 (Ampere; its PTX runs on newer ones).
+set(RH_CUDA_ARCHITECTURES "90a" CACHE STRING "GPUs the CUDA backend is compiled for: 80, 89, 90a, separated by semicolons")
 if(NOT DEFINED CMAKE_CUDA_COMPILER)
   find_program(RH_NVCC nvcc HINTS ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin REQUIRED)
   set(CMAKE_CUDA_COMPILER ${RH_NVCC})
 endif()
-set(CMAKE_CUDA_ARCHITECTURES 90a)
+find_program(RH_CCACHE ccache)
+if(RH_CCACHE AND NOT DEFINED CMAKE_CUDA_COMPILER_LAUNCHER)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${RH_CCACHE})
+endif()
+set(CMAKE_CUDA_ARCHITECTURES ${RH_CUDA_ARCHITECTURES})
 set(CMAKE_CUDA_STANDARD 17)
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 enable_language(CUDA)

@@ -5,7 +5,7 @@
 
 #include "tensor/kv_codec.h"
 
-#include <math.h>
+#include <string.h>
 
 enum { WRITE_WARPS = 4, TALL_ROWS = 64, CONV_THREADS = 128, SPAN_LANES = 64, ROW_LANES = 64 };
 
@@ -34,7 +34,7 @@ static struct cuda_p_kv_write write_params(struct device *d, const struct kv_lay
 static int write_launch(struct device *d, const struct cuda_p_kv_write *p)
 {
     uint32_t vectors = p->rows * (p->q_heads + 2 * p->heads);
-    return cuda_launch(d, cuda_kernels_attention[CUDA_K_KV_WRITE], (vectors + WRITE_WARPS - 1) / WRITE_WARPS, 1, 1, 32 * WRITE_WARPS, 0, p,
+    return cuda_launch(d, cuda_kernels_pages[CUDA_K_KV_WRITE], (vectors + WRITE_WARPS - 1) / WRITE_WARPS, 1, 1, 32 * WRITE_WARPS, 0, p,
                        sizeof *p);
 }
 
@@ -54,6 +54,25 @@ int cuda_op_attn_prepare(struct device *d, const struct op_attn_prepare *op)
     if (op->table.rows)
         p.rope = op->table.data, p.rope_stride = op->table.stride, p.rope_pairs = op->table.cols / 2, p.adjacent = op->pairing == ROPE_ADJACENT;
     return write_launch(d, &p);
+}
+
+static struct cuda_kv_side side_of(const struct kv_layer *l)
+{
+    struct cuda_kv_side s = {.pages = l->pages, .offset = l->offset, .head_bytes = l->head_bytes, .k_bytes = kv_format_k_bytes(l->k_format, l->d_k)};
+    planes_of(l, &s.k, &s.v);
+    return s;
+}
+
+int cuda_op_kv_convert(struct device *d, const struct op_kv_convert *op)
+{
+    _Static_assert((int)CUDA_CONVERT_PAGES == (int)KV_CONVERT_PAGES, "pages of a conversion");
+    struct cuda_p_kv_convert p = {.from = side_of(op->from), .to = side_of(op->to), .heads = op->from->n_kv_heads, .d_k = op->from->d_k,
+                                  .d_v = op->from->d_v, .latent = op->from->latent, .page_count = op->page_count,
+                                  .positions_last = op->positions_last, .failed = d->failed};
+    memcpy(p.from_ids, op->from_pages, op->page_count * sizeof *p.from_ids);
+    memcpy(p.to_ids, op->to_pages, op->page_count * sizeof *p.to_ids);
+    uint32_t vectors = op->page_count * KV_PAGE * op->from->n_kv_heads * (op->from->latent ? 1 : 2);
+    return cuda_launch(d, cuda_kernels_pages[CUDA_K_KV_CONVERT], (vectors + WRITE_WARPS - 1) / WRITE_WARPS, 1, 1, 32 * WRITE_WARPS, 0, &p, sizeof p);
 }
 
 static int tiles_get(struct device *d, const struct op_attention *op, bool tall, uint32_t items_max, const struct cuda_tiles **out)
@@ -80,7 +99,7 @@ int cuda_op_attention(struct device *d, const struct op_attention *op)
 {
     const struct kv_layer *l = op->layer;
     uint32_t group = op->n_heads / l->n_kv_heads, widest = l->d_k > l->d_v ? l->d_k : l->d_v;
-    bool tall = widest <= 256 && op->q.rows / op->span_count * group >= TALL_ROWS;
+    bool tall = widest <= 256 && op->q.rows / op->span_count * group >= TALL_ROWS && cuda_attention_smem(l->d_k, l->d_v, true) <= d->smem_max;
     struct cuda_p_attention p = {.q = op->q.data, .y = op->y.data, .pages = l->pages, .spans = op->spans, .tables = op->tables,
                                  .partial = d->partial, .offset = l->offset, .heads = op->n_heads, .kv_heads = l->n_kv_heads, .d_k = l->d_k,
                                  .d_v = l->d_v, .q_stride = op->q.stride, .y_stride = op->y.stride, .head_bytes = l->head_bytes,
@@ -130,24 +149,45 @@ int cuda_op_short_conv(struct device *d, const struct op_short_conv *op)
     return rc;
 }
 
+/* delta_net and mamba: two passes over the columns, then the rows of each value head. */
+static int net_launch(struct device *d, struct cuda_p_state *p, const struct state_layer *l)
+{
+    int rc = state_parts(p, l);
+    const struct state_shape *s = &p->shape;
+    uint32_t values = s->heads * s->values, x = (s->heads * s->channels + CONV_THREADS - 1) / CONV_THREADS;
+    uint32_t y = least(p->span_count, SPAN_LANES), wide = s->d_k > s->d_v ? s->d_k : s->d_v, threads = (wide + 31) / 32 * 32;
+    p->work = d->work;
+    p->failed = d->failed;
+    p->work_floats = s->d_k * s->d_v + s->d_k * s->anchor + s->anchor * s->d_v;
+    uint64_t room = d->work_bytes / sizeof(float) / p->work_floats / values;
+    if (rc || room == 0)
+        return rc ? rc : ERR_INTERNAL;
+    rc = cuda_launch(d, cuda_kernels_state[CUDA_K_CONV_PRODUCT], x, y, 1, CONV_THREADS, 0, p, sizeof *p);
+    if (rc == 0)
+        rc = cuda_launch(d, cuda_kernels_state[CUDA_K_CONV_TAIL], x, y, 1, CONV_THREADS, 0, p, sizeof *p);
+    if (rc == 0)
+        rc = cuda_launch(d, cuda_kernels_state[CUDA_K_DELTA_CONV], 2 * s->heads + values, y, 1, threads, 0, p, sizeof *p);
+    return rc ? rc : cuda_launch(d, cuda_kernels_state[CUDA_K_DELTA], values, least(p->span_count, room), 1, threads, 0, p, sizeof *p);
+}
+
 int cuda_op_delta_net(struct device *d, const struct op_delta_net *op)
 {
+    uint32_t keys = op->layer->shape.heads * op->layer->shape.d_k;
     struct cuda_p_state p = {.x = op->qkv.data, .y = op->y.data, .a = op->a.data, .b = op->b.data, .w = op->conv, .rate = op->rate,
                              .dt_bias = op->dt_bias, .spans = op->spans, .tables = op->tables, .span_count = op->span_count,
                              .x_stride = op->qkv.stride, .y_stride = op->y.stride, .a_stride = op->a.stride, .b_stride = op->b.stride,
-                             .tiled = op->tiled, .rows = op->qkv.rows, .eps = op->eps, .work = d->work, .failed = d->failed};
-    int rc = state_parts(&p, op->layer);
-    const struct state_shape *s = &p.shape;
-    uint32_t values = s->heads * s->values, x = (s->heads * s->channels + CONV_THREADS - 1) / CONV_THREADS;
-    uint32_t y = least(op->span_count, SPAN_LANES), wide = s->d_k > s->d_v ? s->d_k : s->d_v, threads = (wide + 31) / 32 * 32;
-    p.work_floats = s->d_k * s->d_v + s->d_k * s->anchor + s->anchor * s->d_v;
-    uint64_t room = d->work_bytes / sizeof(float) / p.work_floats / values;
-    if (rc || room == 0)
-        return rc ? rc : ERR_INTERNAL;
-    rc = cuda_launch(d, cuda_kernels_state[CUDA_K_CONV_PRODUCT], x, y, 1, CONV_THREADS, 0, &p, sizeof p);
-    if (rc == 0)
-        rc = cuda_launch(d, cuda_kernels_state[CUDA_K_CONV_TAIL], x, y, 1, CONV_THREADS, 0, &p, sizeof p);
-    if (rc == 0)
-        rc = cuda_launch(d, cuda_kernels_state[CUDA_K_DELTA_CONV], 2 * s->heads + values, y, 1, threads, 0, &p, sizeof p);
-    return rc ? rc : cuda_launch(d, cuda_kernels_state[CUDA_K_DELTA], values, least(op->span_count, room), 1, threads, 0, &p, sizeof p);
+                             .tiled = op->tiled, .rows = op->qkv.rows, .eps = op->eps, .k_at = keys, .v_at = 2 * keys};
+    return net_launch(d, &p, op->layer);
+}
+
+int cuda_op_mamba(struct device *d, const struct op_mamba *op)
+{
+    const struct state_shape *s = &op->layer->shape;
+    uint32_t values = s->heads * s->values * s->d_v;
+    struct cuda_p_state p = {.x = op->xbc.data, .y = op->y.data, .a = op->dt.data, .b = op->times.data, .w = op->conv, .bias = op->conv_bias,
+                             .rate = op->rate, .dt_bias = op->dt_bias, .skip = op->skip, .dt_least = op->dt_least, .spans = op->spans,
+                             .tables = op->tables, .span_count = op->span_count, .x_stride = op->xbc.stride, .y_stride = op->y.stride,
+                             .a_stride = op->dt.stride, .b_stride = op->times.stride, .rows = op->xbc.rows, .k_at = values,
+                             .q_at = values + s->heads * s->d_k};
+    return net_launch(d, &p, op->layer);
 }

@@ -10,12 +10,13 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CUDA_ARITHMETIC = 1, ARENA_BYTES = 768 << 20, PARTIAL_BYTES = 64 << 20, WORK_BYTES = 64 << 20, DELTA_WORK = 32768 };
+enum { CUDA_ARITHMETIC = 1, ARENA_BYTES = 768 << 20, PARTIAL_BYTES = 64 << 20, WORK_BYTES = 64 << 20, PACK_SMEM = 256 };
 
 static void device_close(struct device *d)
 {
     if (!d)
         return;
+    cuda_enter(d);
     if (d->stream)
         cudaStreamSynchronize(d->stream);
     for (int i = 0; i < 2; i++)
@@ -30,20 +31,47 @@ static void device_close(struct device *d)
     mem_free(d);
 }
 
+/* Why there is no device to look at, in words for who has no GPU. */
+static int count_devices(int *count, struct err *err)
+{
+    int driver = 0, runtime = 0;
+    cudaError_t rc = cudaGetDeviceCount(count);
+    if (rc != cudaErrorInsufficientDriver && rc != cudaErrorNoDevice)
+        return cuda_check(rc, "looking for devices", err);
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    if (rc == cudaErrorNoDevice)
+        return err_set(err, ERR_NOT_FOUND, "cuda: no GPU is there for this process");
+    if (driver == 0)
+        return err_set(err, ERR_NOT_FOUND, "cuda: no NVIDIA driver is there (libcuda.so.1 was not found)");
+    return err_set(err, ERR_UNSUPPORTED, "cuda: the driver is for CUDA %d.%d, this build needs one for %d.%d or newer", driver / 1000,
+                   driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+}
+
+/* Is there code for this GPU?  Any kernel answers for all. */
+static int code_check(const struct device *d, struct err *err)
+{
+    struct cudaFuncAttributes a;
+    cudaError_t rc = cudaFuncGetAttributes(&a, cuda_kernel_route);
+    if (rc == cudaErrorNoKernelImageForDevice || rc == cudaErrorInvalidDeviceFunction)
+        return err_set(err, ERR_UNSUPPORTED, "cuda: %s is sm_%u: this build has code for %s", d->name, d->capability, RH_CUDA_ARCHITECTURES);
+    return cuda_check(rc, "kernel attributes", err);
+}
+
 /* Shared memory above the default limit is asked for once. */
-static int kernels_allow(int limit, struct err *err)
+static int kernels_allow(const struct device *d, struct err *err)
 {
     const void *large[] = {cuda_kernels_rows[CUDA_K_PACK], cuda_kernels_attention[CUDA_K_ATTENTION], cuda_kernels_attention[CUDA_K_ATTENTION_TALL],
-                           cuda_kernels_rows[CUDA_K_ROUTE]};
+                           cuda_kernel_route};
     int rc = 0;
     for (int k = 0; k < CUDA_KIND_COUNT && rc == 0; k++)
-        rc = !cuda_kernels_tall[k] ? 0 : cuda_check(cudaFuncSetAttribute(cuda_kernels_tall[k], cudaFuncAttributeMaxDynamicSharedMemorySize, (int)cuda_tall_smem()),
+        rc = !d->wgmma || !cuda_kernels_tall[k] ? 0 : cuda_check(cudaFuncSetAttribute(cuda_kernels_tall[k], cudaFuncAttributeMaxDynamicSharedMemorySize, (int)cuda_tall_smem()),
                         "shared memory", err);
     for (size_t i = 0; i < sizeof large / sizeof *large && rc == 0; i++) {
         struct cudaFuncAttributes a;
         rc = cuda_check(cudaFuncGetAttributes(&a, large[i]), "kernel attributes", err);
         if (rc == 0)
-            rc = cuda_check(cudaFuncSetAttribute(large[i], cudaFuncAttributeMaxDynamicSharedMemorySize, limit - (int)a.sharedSizeBytes), "shared memory", err);
+            rc = cuda_check(cudaFuncSetAttribute(large[i], cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(d->smem_max - a.sharedSizeBytes)), "shared memory", err);
     }
     return rc;
 }
@@ -51,22 +79,27 @@ static int kernels_allow(int limit, struct err *err)
 static int device_start(struct device *d, struct err *err)
 {
     struct cudaDeviceProp prop;
-    int count = 0, rc = cuda_check(cudaGetDeviceCount(&count), "looking for devices", err);
+    int count = 0, rc = count_devices(&count, err);
     if (rc)
         return rc;
     if (d->index >= (uint32_t)count)
         return err_set(err, ERR_NOT_FOUND, "cuda: device %u: there are %d", d->index, count);
+    cuda_enter(d);
     rc = cuda_check(cudaSetDevice((int)d->index), "device", err);
     if (rc == 0)
         rc = cuda_check(cudaGetDeviceProperties(&prop, (int)d->index), "device", err);
     if (rc)
         return rc;
-    if (prop.major != 9)
-        return err_set(err, ERR_UNSUPPORTED, "cuda: %s is sm_%d%d: this build is for sm_90a", prop.name, prop.major, prop.minor);
     snprintf(d->name, sizeof d->name, "%.95s", prop.name);
+    d->capability = (uint32_t)(10 * prop.major + prop.minor);
+    d->wgmma = d->capability == 90;
+    d->smem_max = (uint32_t)prop.sharedMemPerBlockOptin;
+    rc = code_check(d, err);
+    if (rc)
+        return rc;
     d->memory_bytes = prop.totalGlobalMem;
     d->workers = (uint32_t)prop.multiProcessorCount;
-    rc = kernels_allow((int)prop.sharedMemPerBlockOptin, err);
+    rc = kernels_allow(d, err);
     if (rc == 0)
         rc = cuda_queue_open(d, err);
     void *arena = NULL;
@@ -101,7 +134,9 @@ static int device_open(const struct device_config *cfg, struct device **out, str
 static void device_info(const struct device *d, struct device_info *out)
 {
     size_t free_bytes = 0, total = 0;
-    *out = (struct device_info){.backend = "cuda", .level = "sm_90a", .n_threads = 1, .arithmetic = CUDA_ARITHMETIC};
+    cuda_enter(d);
+    *out = (struct device_info){.backend = "cuda", .own_memory = true, .n_threads = 1, .arithmetic = CUDA_ARITHMETIC};
+    snprintf(out->level, sizeof out->level, "sm_%u%s", d->capability, d->wgmma ? "a" : "");
     snprintf(out->text, sizeof out->text, "%s, %u multiprocessors", d->name, d->workers);
     cudaMemGetInfo(&free_bytes, &total);
     out->memory_total_bytes = d->memory_bytes;
@@ -181,6 +216,11 @@ static int reserve(struct device *d, const struct device_reserve *r, struct err 
     grow(&all, r);
     if (memcmp(&all, &d->reserved, sizeof all) == 0)
         return 0;
+    uint32_t wide = all.cols_max > all.expert_cols_max ? all.cols_max : all.expert_cols_max;
+    uint64_t row = (uint64_t)cuda_units(wide) * CUDA_UNIT * sizeof(float) + PACK_SMEM;
+    if (row > d->smem_max)
+        return err_set(err, ERR_UNSUPPORTED, "cuda: a row of %u columns takes %llu bytes of shared memory to pack, a block has %u", wide,
+                       (unsigned long long)row, d->smem_max);
     int rc = cuda_finish(d, err);
     if (rc)
         return rc;
@@ -222,6 +262,7 @@ static int arena_take(struct device *d, size_t size_bytes, void **out, struct er
 static int buffer_new(struct device *d, size_t size_bytes, void **out, struct err *err)
 {
     *out = NULL;
+    cuda_enter(d);
     if (d->host_buffers)
         return arena_take(d, size_bytes, out, err);
     int rc = cuda_check(cudaMalloc(out, size_bytes ? size_bytes : 1), "buffer", err);
@@ -251,8 +292,7 @@ static int buffer_copy(struct device *d, void *dst, const void *src, size_t size
 
 static bool kv_format_supported(const struct device *d, const struct kv_layer *l)
 {
-    (void)d;
-    return kv_layer_head_bytes(l) != 0;
+    return kv_layer_head_bytes(l) != 0 && cuda_attention_smem(l->d_k, l->d_v, false) <= d->smem_max;
 }
 
 const struct backend backend_cuda = {

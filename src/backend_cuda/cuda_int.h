@@ -71,6 +71,9 @@ struct cuda_tile_set { /* work lists of attention that hold for the spans in pla
 struct device {
     struct device_head head;
     uint32_t index, workers;    /* multiprocessors */
+    uint32_t capability;        /* 90: sm_90 */
+    bool wgmma;                 /* Hopper: its instructions, and kernels that are let in early */
+    uint32_t smem_max;          /* bytes of shared memory a block can have */
     bool host_buffers, in_turn; /* in_turn: no kernel is launched before the one ahead has ended */
     char name[96];
     uint64_t memory_bytes;
@@ -137,6 +140,9 @@ struct weight {
 
 /* 0, or ERR_DEVICE with what failed. */
 int cuda_check(cudaError_t rc, const char *what, struct err *err);
+
+/* Every entry that reaches the runtime: its current device is the thread's, and threads differ between opening, steps and questions. */
+void cuda_enter(const struct device *d);
 
 /* ---- cuda_queue.c ---- */
 int cuda_queue_open(struct device *d, struct err *err);

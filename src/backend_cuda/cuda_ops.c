@@ -18,11 +18,9 @@ int cuda_op_embed(struct device *d, const struct op_embed *op)
     const struct weight *w = op->w;
     if (!w->raw.data)
         return ERR_INTERNAL;
-    if (op->wrap) /* not here yet */
-        return ERR_UNSUPPORTED;
     struct cuda_p_embed p = {.raw = w->raw, .ids = op->ids, .y = op->y.data, .rows = op->y.rows, .stride = op->y.stride, .vocab = w->head.rows,
-                             .scale = op->scale, .failed = d->failed};
-    return rows_launch(d, CUDA_K_EMBED, blocks(op->y.cols, WISE_THREADS), op->y.rows, WISE_THREADS, 0, &p, sizeof p);
+                             .wrap = op->wrap, .scale = op->scale, .failed = d->failed};
+    return cuda_launch(d, cuda_kernels_weight[CUDA_K_EMBED], blocks(op->y.cols, WISE_THREADS), op->y.rows, 1, WISE_THREADS, 0, &p, sizeof p);
 }
 
 /* ---- linear ---- */
@@ -40,9 +38,9 @@ static int pack(struct device *d, const struct tensor *x, const float *norm_w, f
     return rows_launch(d, CUDA_K_PACK, x->rows, 1, ROW_THREADS, units * CUDA_UNIT * sizeof(float), &p, sizeof p);
 }
 
-static bool is_tall(uint32_t rows, enum cuda_kind kind)
+static bool is_tall(const struct device *d, uint32_t rows, enum cuda_kind kind)
 {
-    return rows >= TALL_ROWS && cuda_kernels_tall[kind];
+    return d->wgmma && rows >= TALL_ROWS && cuda_kernels_tall[kind];
 }
 
 static void part_set(struct cuda_p_linear *p, const struct weight *w, const float *bias, const struct tensor *y)
@@ -57,7 +55,7 @@ static void part_set(struct cuda_p_linear *p, const struct weight *w, const floa
 
 static int linear_launch(struct device *d, enum cuda_kind kind, struct cuda_p_linear *p)
 {
-    if (is_tall(p->rows, kind)) {
+    if (is_tall(d, p->rows, kind)) {
         p->x = d->packed;
         p->x_scale = d->packed_scale;
         return cuda_launch(d, cuda_kernels_tall[kind], blocks(p->rows, 128), p->pair ? blocks(p->tiles / 2, 4) : blocks(p->tiles, 8), 1, 256,
@@ -77,7 +75,7 @@ int cuda_op_linear(struct device *d, const struct op_linear *op)
     struct cuda_p_linear p = {.rows = op->x.rows, .alpha = op->alpha, .add = op->add};
     if (!op->w->planes)
         return ERR_INTERNAL;
-    int rc = pack(d, &op->x, NULL, 0, is_tall(op->x.rows, op->w->kind));
+    int rc = pack(d, &op->x, NULL, 0, is_tall(d, op->x.rows, op->w->kind));
     part_set(&p, op->w, op->bias, &op->y);
     return rc ? rc : linear_launch(d, op->w->kind, &p);
 }
@@ -96,8 +94,8 @@ int cuda_op_norm_linear(struct device *d, const struct op_norm_linear *op)
             }
         if (p.part_count == 0)
             continue;
-        if (!packed || tall != is_tall(op->x.rows, op->w[i]->kind)) {
-            tall = is_tall(op->x.rows, op->w[i]->kind);
+        if (!packed || tall != is_tall(d, op->x.rows, op->w[i]->kind)) {
+            tall = is_tall(d, op->x.rows, op->w[i]->kind);
             packed = true;
             rc = pack(d, &op->x, op->norm_w, op->eps, tall);
         }
@@ -109,7 +107,7 @@ int cuda_op_norm_linear(struct device *d, const struct op_norm_linear *op)
 int cuda_op_norm_gated(struct device *d, const struct op_norm_gated *op)
 {
     struct cuda_p_linear p = {.rows = op->x.rows, .alpha = 1, .act = op->act};
-    int rc = pack(d, &op->x, op->norm_w, op->eps, is_tall(op->x.rows, op->gate->kind));
+    int rc = pack(d, &op->x, op->norm_w, op->eps, is_tall(d, op->x.rows, op->gate->kind));
     if (rc)
         return rc;
     if (op->gate->kind == op->up->kind) {
@@ -123,8 +121,8 @@ int cuda_op_norm_gated(struct device *d, const struct op_norm_gated *op)
     part_set(&p, op->gate, NULL, &op->scratch_gate);
     part_set(&up, op->up, NULL, &op->scratch_up);
     rc = linear_launch(d, op->gate->kind, &p);
-    if (rc == 0 && is_tall(op->x.rows, op->gate->kind) != is_tall(op->x.rows, op->up->kind))
-        rc = pack(d, &op->x, op->norm_w, op->eps, is_tall(op->x.rows, op->up->kind));
+    if (rc == 0 && is_tall(d, op->x.rows, op->gate->kind) != is_tall(d, op->x.rows, op->up->kind))
+        rc = pack(d, &op->x, op->norm_w, op->eps, is_tall(d, op->x.rows, op->up->kind));
     if (rc == 0)
         rc = linear_launch(d, op->up->kind, &up);
     struct op_gated gated = {.gate = op->scratch_gate, .up = op->scratch_up, .y = op->y, .act = op->act};
@@ -209,7 +207,7 @@ int cuda_op_route(struct device *d, const struct op_route *op)
                              .score = op->score, .top = op->top, .groups = op->groups, .group_top = op->group_top,
                              .group_best = op->group_best, .normalise = op->normalise, .replay = op->replay, .scale = op->scale,
                              .failed = d->failed};
-    return rows_launch(d, CUDA_K_ROUTE, p.rows, 1, ROW_THREADS, p.experts * (2 * sizeof(float) + 1), &p, sizeof p);
+    return cuda_launch(d, cuda_kernel_route, p.rows, 1, 1, ROW_THREADS, p.experts * (2 * sizeof(float) + 1), &p, sizeof p);
 }
 
 /* ---- rows ---- */
@@ -275,11 +273,37 @@ int cuda_op_gather(struct device *d, const struct op_gather *op)
 
 int cuda_op_scale(struct device *d, const struct op_scale *op)
 {
-    if (op->w) /* not here yet */
-        return ERR_UNSUPPORTED;
-    struct cuda_p_wise p = {.a = op->x.data, .y = op->x.data, .rows = op->x.rows, .cols = op->x.cols, .a_stride = op->x.stride,
+    struct cuda_p_wise p = {.a = op->x.data, .b = op->w, .y = op->x.data, .rows = op->x.rows, .cols = op->x.cols, .a_stride = op->x.stride,
                             .y_stride = op->x.stride, .what = CUDA_WISE_SCALE, .s = op->scale};
     return wise_launch(d, &p);
+}
+
+static struct cuda_rows rows_of(const struct tensor *t)
+{
+    return (struct cuda_rows){.data = t->data, .stride = t->stride};
+}
+
+int cuda_op_blend(struct device *d, const struct op_blend *op)
+{
+    uint32_t cols = op->y[0].cols;
+    struct cuda_p_blend p = {.coef = op->coef.data, .coef_stride = op->coef.stride, .n = op->n, .m = op->m, .cols = cols, .shift = op->shift};
+    for (uint32_t j = 0; j < op->n; j++)
+        p.x[j] = rows_of(&op->x[j]);
+    for (uint32_t i = 0; i < op->m; i++)
+        p.base[i] = rows_of(&op->base[i]), p.y[i] = rows_of(&op->y[i]);
+    return cols ? rows_launch(d, CUDA_K_BLEND, blocks(cols, WISE_THREADS), op->y[0].rows, WISE_THREADS, 0, &p, sizeof p) : 0;
+}
+
+int cuda_op_match(struct device *d, const struct op_match *op)
+{
+    struct cuda_p_level p = {.x = op->x.data, .y = op->y.data, .cols = op->x.cols, .x_stride = op->x.stride, .y_stride = op->y.stride, .s = op->least};
+    return rows_launch(d, CUDA_K_MATCH, op->x.rows, 1, ROW_THREADS, 0, &p, sizeof p);
+}
+
+int cuda_op_sparsify(struct device *d, const struct op_sparsify *op)
+{
+    struct cuda_p_level p = {.y = op->x.data, .cols = op->x.cols, .y_stride = op->x.stride, .s = op->factor};
+    return rows_launch(d, CUDA_K_SPARSIFY, op->x.rows, 1, ROW_THREADS, 0, &p, sizeof p);
 }
 
 int cuda_op_xielu(struct device *d, const struct op_xielu *op)
@@ -296,17 +320,3 @@ int cuda_op_expert_sum(struct device *d, const struct op_expert_sum *op)
                             .s = op->add ? 1.0f : 0.0f};
     return wise_launch(d, &p);
 }
-
-/* ---- what this backend does not have yet: refused by the op's name ---- */
-
-#define REFUSED(name)                                                     \
-    int cuda_op_##name(struct device *d, const struct op_##name *op)      \
-    {                                                                     \
-        (void)d, (void)op;                                                \
-        return ERR_UNSUPPORTED;                                           \
-    }
-REFUSED(kv_convert)
-REFUSED(blend)
-REFUSED(match)
-REFUSED(sparsify)
-REFUSED(mamba)

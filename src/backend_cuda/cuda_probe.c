@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-enum { REPEATS_MAX = 64, EDGES = 1000, THREADS = 256, MULTIPLY_STEPS = 256, MULTIPLY_SMEM = 17 * 1024 };
+enum { REPEATS_MAX = 64, EDGES = 1000, THREADS = 256, MULTIPLY_SMEM = 17 * 1024, WARPS_BLOCKS = 4 };
 
 struct probe {
     struct device *d;
@@ -15,11 +15,11 @@ struct probe {
     double ms[REPEATS_MAX];
 };
 
-static int run(const struct probe *b, enum cuda_probe_kernel k, uint32_t blocks, uint32_t smem, struct err *err)
+static int run(const struct probe *b, const void *kernel, uint32_t blocks, uint32_t smem, struct err *err)
 {
     void *args[1] = {(void *)(uintptr_t)&b->p};
     dim3 grid = {blocks, 1, 1}, block = {THREADS, 1, 1};
-    return cuda_check(cudaLaunchKernel(cuda_kernels_probe[k], grid, block, args, smem, b->d->stream), "probe", err);
+    return cuda_check(cudaLaunchKernel(kernel, grid, block, args, smem, b->d->stream), "probe", err);
 }
 
 static int by_time(const void *a, const void *b)
@@ -48,13 +48,13 @@ static int timed_end(struct probe *b, uint32_t i, struct err *err)
     return rc;
 }
 
-static int measure(struct probe *b, enum cuda_probe_kernel k, uint32_t blocks, uint32_t smem, struct err *err)
+static int measure(struct probe *b, const void *kernel, uint32_t blocks, uint32_t smem, struct err *err)
 {
-    int rc = run(b, k, blocks, smem, err); /* warm */
+    int rc = run(b, kernel, blocks, smem, err); /* warm */
     for (uint32_t i = 0; i < b->repeats && rc == 0; i++) {
         rc = cuda_check(cudaEventRecord(b->from, b->d->stream), "probe", err);
         if (rc == 0)
-            rc = run(b, k, blocks, smem, err);
+            rc = run(b, kernel, blocks, smem, err);
         if (rc == 0)
             rc = timed_end(b, i, err);
     }
@@ -80,7 +80,7 @@ static int measure_edges(struct probe *b, struct err *err)
     cudaGraphExec_t exec = NULL;
     int rc = cuda_check(cudaStreamBeginCapture(b->d->stream, cudaStreamCaptureModeThreadLocal), "probe", err);
     for (uint32_t i = 0; i < EDGES && rc == 0; i++)
-        rc = run(b, CUDA_K_PROBE_NOTHING, b->d->workers, 0, err);
+        rc = run(b, cuda_kernels_probe[CUDA_K_PROBE_NOTHING], b->d->workers, 0, err);
     cudaError_t end = cudaStreamEndCapture(b->d->stream, &graph);
     rc = rc ? rc : cuda_check(end, "probe", err);
     if (rc == 0)
@@ -99,19 +99,30 @@ static int measure_edges(struct probe *b, struct err *err)
     return rc;
 }
 
+/* What multiplies matrices fastest on this GPU; G operations a second. */
+static int measure_f16(struct probe *b, struct cuda_limit *out, struct err *err)
+{
+    bool wgmma = b->d->wgmma;
+    uint32_t blocks = wgmma ? b->d->workers : WARPS_BLOCKS * b->d->workers;
+    double flops = wgmma ? 2.0 * blocks * 2 * CUDA_PROBE_STEPS * 4 * 64 * 128 * 16
+                         : 2.0 * blocks * (THREADS / 32.0) * CUDA_PROBE_STEPS * CUDA_PROBE_CHAINS * 16 * 8 * 16;
+    int rc = measure(b, wgmma ? cuda_kernel_probe_wgmma : cuda_kernels_probe[CUDA_K_PROBE_MULTIPLY], blocks, wgmma ? MULTIPLY_SMEM : 0, err);
+    judge(b, flops, 1, out);
+    return rc;
+}
+
 static int probe_all(struct probe *b, struct cuda_limits *out, struct err *err)
 {
-    double bytes = (double)b->p.words * 16, flops = 2.0 * b->d->workers * 2 * MULTIPLY_STEPS * 4 * 64 * 128 * 16;
-    int rc = run(b, CUDA_K_PROBE_FILL, 8 * b->d->workers, 0, err);
+    double bytes = (double)b->p.words * 16;
+    int rc = run(b, cuda_kernels_probe[CUDA_K_PROBE_FILL], 8 * b->d->workers, 0, err);
     if (rc == 0)
-        rc = measure(b, CUDA_K_PROBE_READ, 2 * b->d->workers, 0, err);
+        rc = measure(b, cuda_kernels_probe[CUDA_K_PROBE_READ], 2 * b->d->workers, 0, err);
     judge(b, bytes, 1, &out->read);
     if (rc == 0)
         rc = measure_copy(b, err);
     judge(b, 2 * bytes, 1, &out->copy);
     if (rc == 0)
-        rc = measure(b, CUDA_K_PROBE_MULTIPLY, b->d->workers, MULTIPLY_SMEM, err);
-    judge(b, flops, 1, &out->f16);
+        rc = measure_f16(b, &out->f16, err);
     if (rc == 0)
         rc = measure_edges(b, err);
     judge(b, 0, EDGES, &out->edge_us);

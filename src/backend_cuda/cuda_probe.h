@@ -10,7 +10,7 @@ struct cuda_limit {
 };
 struct cuda_limits {
     struct cuda_limit read, copy; /* GB/s: reading only, 16 bytes a thread and eight in flight; copying, both ways counted */
-    struct cuda_limit f16;        /* G operations/s of wgmma, f16 in and f32 sums, random data */
+    struct cuda_limit f16;        /* G operations/s of wgmma (else mma), f16 in and f32 sums, random data */
     struct cuda_limit edge_us;    /* microseconds from one empty kernel of a graph to the next */
 };
 /* Takes `bytes` of device memory twice while it runs (less when there is less). */

@@ -35,6 +35,15 @@ static int note(struct device *d, cudaError_t rc, const char *what)
     return ERR_DEVICE;
 }
 
+void cuda_enter(const struct device *d)
+{
+    static _Thread_local uint32_t current; /* a thread begins with device 0 */
+    if (current == d->index)
+        return;
+    if (cudaSetDevice((int)d->index) == cudaSuccess)
+        current = d->index;
+}
+
 int cuda_queue_open(struct device *d, struct err *err)
 {
     d->entries = mem_try_array(CUDA_ENTRIES, sizeof *d->entries);
@@ -104,6 +113,7 @@ static void deliver(struct cuda_slot *s)
 
 static int slot_wait(struct device *d, struct cuda_slot *s)
 {
+    cuda_enter(d);
     int rc = s->event ? note(d, cudaEventSynchronize(s->passed), "step") : 0;
     if (rc == 0)
         deliver(s);
@@ -235,7 +245,7 @@ static int issue(struct device *d)
         void *args[1] = {d->params + e->param_at};
         cudaLaunchAttribute early = {.id = cudaLaunchAttributeProgrammaticStreamSerialization, .val.programmaticStreamSerializationAllowed = 1};
         cudaLaunchConfig_t cfg = {.gridDim = {e->grid[0], e->grid[1], e->grid[2]}, .blockDim = {e->block, 1, 1}, .dynamicSmemBytes = e->smem,
-                                  .stream = d->stream, .attrs = &early, .numAttrs = d->in_turn ? 0 : 1};
+                                  .stream = d->stream, .attrs = &early, .numAttrs = d->in_turn || !d->wgmma ? 0 : 1};
         if (note(d, cudaLaunchKernelExC(&cfg, e->kernel, args), "launch"))
             return ERR_DEVICE;
     }
@@ -301,6 +311,7 @@ static struct cuda_graph *graph_make(struct device *d, const struct hash128 *key
 
 int cuda_flush(struct device *d)
 {
+    cuda_enter(d);
     int rc = pending_emit(d);
     if (rc || d->entry_count == 0)
         return rc;
@@ -346,7 +357,7 @@ static bool item_add(struct device *d, void *dst, const void *src, size_t size_b
 static int drain(struct device *d)
 {
     struct cuda_slot *s = &d->slots[d->slot];
-    int rc = cuda_flush(d);
+    int rc = cuda_flush(d); /* enters */
     if (rc == 0)
         rc = note(d, cudaStreamSynchronize(d->stream), "step");
     if (rc == 0 && d->slot_open) {
@@ -475,6 +486,7 @@ int cuda_event_wait(struct device *d, uint64_t event, struct err *err)
 
 bool cuda_event_done(struct device *d, uint64_t event)
 {
+    cuda_enter(d);
     for (uint32_t i = 0; i < CUDA_SLOTS; i++) {
         struct cuda_slot *s = &d->slots[i];
         if (s->event && s->event <= event && cudaEventQuery(s->passed) == cudaErrorNotReady)

@@ -144,11 +144,11 @@ static void piece_fill(const struct weight_src *s, const struct plan *p, uint32_
     }
 }
 
-static int launch_now(struct device *d, enum cuda_rows_kernel k, uint32_t blocks, uint32_t threads, const struct cuda_p_repack *p, struct err *err)
+static int launch_now(struct device *d, enum cuda_weight_kernel k, uint32_t blocks, uint32_t threads, const struct cuda_p_repack *p, struct err *err)
 {
     void *args[1] = {(void *)(uintptr_t)p};
     dim3 grid = {blocks, 1, 1}, block = {threads, 1, 1};
-    return cuda_check(cudaLaunchKernel(cuda_kernels_rows[k], grid, block, args, 0, d->stream), "packing", err);
+    return cuda_check(cudaLaunchKernel(cuda_kernels_weight[k], grid, block, args, 0, d->stream), "packing", err);
 }
 
 static int piece_pack(struct device *d, struct weight *w, const struct cuda_raw *raw, uint32_t first, uint32_t count, struct err *err)
@@ -238,6 +238,7 @@ int cuda_weight_prepare(struct device *d, const struct weight_src *src, unsigned
 {
     struct plan p;
     *out = NULL;
+    cuda_enter(d);
     int rc = plan_make(src, &p, err);
     if (rc)
         return rc;

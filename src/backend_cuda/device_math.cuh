@@ -5,6 +5,8 @@
 #ifndef RH_CUDA_DEVICE_MATH_CUH
 #define RH_CUDA_DEVICE_MATH_CUH
 
+#include "base/math_poly.h"
+
 #include <cuda_fp16.h>
 #include <stdint.h>
 
@@ -13,6 +15,14 @@
 
 /* A kernel is launched before the one ahead of it has ended: everything another kernel wrote is read behind dev_wait only.  The next one is let in
  * behind dev_wait too: let in earlier, it could find in this multiprocessor's cache what kernels before this one had read there. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900 /* kernels run one after the other there */
+static __device__ __forceinline__ void dev_launch_next(void)
+{
+}
+static __device__ __forceinline__ void dev_wait(void)
+{
+}
+#else
 static __device__ __forceinline__ void dev_launch_next(void)
 {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -21,6 +31,7 @@ static __device__ __forceinline__ void dev_wait(void)
 {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }
+#endif
 static __device__ __forceinline__ void dev_begin(void)
 {
     dev_wait();
@@ -34,13 +45,7 @@ static __device__ __forceinline__ float dev_round(float t)
 
 static __device__ __forceinline__ float dev_exp2_poly(float r, int n)
 {
-    float p = 0.0001534581242594868f;
-    p = __fmaf_rn(p, r, 0.0013399930903688073f);
-    p = __fmaf_rn(p, r, 0.009618489071726799f);
-    p = __fmaf_rn(p, r, 0.05550328642129898f);
-    p = __fmaf_rn(p, r, 0.24022646248340607f);
-    p = __fmaf_rn(p, r, 0.6931471824645996f);
-    p = __fmaf_rn(p, r, 1.0f);
+    float p = MATH_POLY_EXP2(__fmaf_rn, MATH_CONSTANT, r);
     return __uint_as_float(__float_as_uint(p) + ((uint32_t)n << 23));
 }
 
@@ -73,15 +78,7 @@ static __device__ __forceinline__ float dev_log(float x)
     uint32_t shifted = __float_as_uint(x) - 0x3f3504f3u;
     float e = (float)((int32_t)shifted >> 23);
     float f = __uint_as_float((shifted & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
-    float p = -0.07644994556903839f;
-    p = __fmaf_rn(p, f, 0.12921948730945587f);
-    p = __fmaf_rn(p, f, -0.1324271857738495f);
-    p = __fmaf_rn(p, f, 0.14179255068302155f);
-    p = __fmaf_rn(p, f, -0.16608795523643494f);
-    p = __fmaf_rn(p, f, 0.20002087950706482f);
-    p = __fmaf_rn(p, f, -0.2500159740447998f);
-    p = __fmaf_rn(p, f, 0.33333325386047363f);
-    p = __fmaf_rn(p, f, -0.49999988079071045f);
+    float p = MATH_POLY_LOG(__fmaf_rn, MATH_CONSTANT, f);
     float y = __fmaf_rn(f * f, p, e * -2.12194440e-4f);
     y = y + f;
     return __fmaf_rn(e, 0.693359375f, y);
@@ -92,11 +89,7 @@ static __device__ __forceinline__ float dev_tanh(float x)
     float a = fabsf(x), y;
     if (a < 0.625f) {
         float s = a * a;
-        float p = -0.005716202781f;
-        p = __fmaf_rn(p, s, 0.02064970881f);
-        p = __fmaf_rn(p, s, -0.05374317244f);
-        p = __fmaf_rn(p, s, 0.1333148628f);
-        p = __fmaf_rn(p, s, -0.3333328366f);
+        float p = MATH_POLY_TANH(__fmaf_rn, MATH_CONSTANT, s);
         y = __fmaf_rn(a * s, p, a);
     } else {
         y = 1.0f - 2.0f / (dev_exp(a + a) + 1.0f);
@@ -109,23 +102,11 @@ static __device__ __forceinline__ float dev_erf(float x)
     float a = fabsf(x), y;
     if (a < 0.921875f) {
         float s = a * a;
-        float p = 7.962679229e-05f;
-        p = __fmaf_rn(p, s, -0.0008042697445f);
-        p = __fmaf_rn(p, s, 0.005191889126f);
-        p = __fmaf_rn(p, s, -0.02685557865f);
-        p = __fmaf_rn(p, s, 0.1128362417f);
-        p = __fmaf_rn(p, s, -0.3761262894f);
-        p = __fmaf_rn(p, s, 0.1283791661f);
+        float p = MATH_POLY_ERF(__fmaf_rn, MATH_CONSTANT, s);
         y = __fmaf_rn(a, p, a);
     } else {
         a = a > 4.0f ? 4.0f : a;
-        float p = -1.158939722e-05f;
-        p = __fmaf_rn(p, a, 0.0003263242834f);
-        p = __fmaf_rn(p, a, -0.003656496294f);
-        p = __fmaf_rn(p, a, 0.02379113249f);
-        p = __fmaf_rn(p, a, -0.1062698737f);
-        p = __fmaf_rn(p, a, -0.6351318359f);
-        p = __fmaf_rn(p, a, -1.128653169f);
+        float p = MATH_POLY_ERF_TAIL(__fmaf_rn, MATH_CONSTANT, a);
         y = 1.0f - dev_exp(p * a);
     }
     return __uint_as_float(__float_as_uint(y) | (__float_as_uint(x) & 0x80000000u));

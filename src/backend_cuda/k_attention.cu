@@ -1,11 +1,11 @@
-/* backend_cuda/k_attention.cu - K and V into pages, and attention over them.
+/* backend_cuda/k_attention.cu - attention over pages.
  *
  * A block of threads takes a tile of vectors (row of a span, head of a group) of one kv head.  KV blocks of 256 absolute positions are computed
  * each from nothing: four quarters of 64 positions, one warp each (and 16 vectors); scores are one chain of mma over the head, the weighted
  * values one chain over a quarter's positions, quarters are added in ascending order, blocks are folded in ascending order.  Positions a row does not see
  * have weight 0, so neither tiles nor cuts show.  Few tiles: an item is one block and attn_fold folds (split); many: an item is a tile and folds itself.
  * The TALL form has 64 vectors a tile; the same sums. */
-#define KV_TABLE static __device__ const
+#define KV_TABLE [[maybe_unused]] static __device__ const
 #include "tensor/kv_tables.h"
 
 #include "backend_cuda/k_pages.cuh"
@@ -518,4 +518,4 @@ extern "C" uint32_t cuda_attention_smem(uint32_t d_k, uint32_t d_v, bool tall)
 }
 
 extern "C" const void *const cuda_kernels_attention[CUDA_K_ATTENTION_COUNT] = {
-    (const void *)kv_write, (const void *)make_tiles, (const void *)attend<1>, (const void *)attend<4>, (const void *)attn_fold};
+    (const void *)make_tiles, (const void *)attend<1>, (const void *)attend<4>, (const void *)attn_fold};

@@ -1,9 +1,10 @@
-/* backend_cuda/k_probe.cu - the loops of cuda_probe.c. */
+/* backend_cuda/k_probe.cu - the loops of cuda_probe.c (k_probe_wgmma.cu has the one for Hopper). */
 #include "backend_cuda/device_math.cuh"
 #include "backend_cuda/kernels.h"
-#include "backend_cuda/wgmma.cuh"
+#include "backend_cuda/mma.cuh"
+#include "backend_cuda/probe_values.cuh"
 
-enum { PROBE_THREADS = 256, PROBE_LOADS = 8, PROBE_STEPS = 256 };
+enum { PROBE_THREADS = 256, PROBE_LOADS = 8, PROBE_STEPS = CUDA_PROBE_STEPS, PROBE_CHAINS = CUDA_PROBE_CHAINS };
 
 static __global__ void __launch_bounds__(PROBE_THREADS) fill(const __grid_constant__ cuda_p_probe p)
 {
@@ -38,39 +39,26 @@ static __global__ void __launch_bounds__(PROBE_THREADS) nothing(const __grid_con
         ((uint32_t *)p.b)[0] = 0;
 }
 
-/* Chains of wgmma m64n128k16 over random operands: two warpgroups a block. */
-static __global__ void __launch_bounds__(PROBE_THREADS, 1) multiply(const __grid_constant__ cuda_p_probe p)
+/* Chains of mma m16n8k16 over random operands, side by side in every warp: GPUs without wgmma. */
+static __global__ void __launch_bounds__(PROBE_THREADS) multiply_warps(const __grid_constant__ cuda_p_probe p)
 {
-    extern __shared__ unsigned char memory[];
-    uint32_t base = (uint32_t)__cvta_generic_to_shared(memory), shared = (base + 1023) / 1024 * 1024;
-    uint32_t *to = (uint32_t *)(memory + (shared - base)), a[4];
-    for (uint32_t i = threadIdx.x; i < 128 * 32; i += blockDim.x) { /* halves in 1 .. 2 and -2 .. -1 */
-        uint32_t v = i * 2654435761u + blockIdx.x * 40503u;
-        to[i] = (v & 0x83ff83ffu) | 0x3c003c00u;
-    }
+    uint32_t a[4], b[2];
+    float d[PROBE_CHAINS][4] = {};
     for (int i = 0; i < 4; i++)
-        a[i] = ((threadIdx.x * 747796405u + i * 2891336453u) & 0x83ff83ffu) | 0x3c003c00u;
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    __syncthreads();
-    uint64_t b = descriptor(shared);
-    float d[64];
-    for (int i = 0; i < 64; i++)
-        d[i] = 0;
+        a[i] = random_halves(threadIdx.x * 747796405u + i * 2891336453u);
+    for (int i = 0; i < 2; i++)
+        b[i] = random_halves(blockIdx.x * 40503u + threadIdx.x * 2654435761u + i);
 #pragma unroll 1
-    for (int s = 0; s < PROBE_STEPS; s++) {
-        wgmma_fence();
+    for (int s = 0; s < PROBE_STEPS; s++)
 #pragma unroll
-        for (int k = 0; k < 4; k++)
-            wgmma(d, a, b + 2 * k, s | k);
-        wgmma_commit();
-        wgmma_wait<0>();
-    }
+        for (int k = 0; k < PROBE_CHAINS; k++)
+            mma(d[k], a, b[0], b[1]);
     float sum = 0;
-    for (int i = 0; i < 64; i++)
-        sum = sum + d[i];
+    for (int k = 0; k < PROBE_CHAINS; k++)
+        sum = sum + d[k][0] + d[k][1] + d[k][2] + d[k][3];
     if (sum == 12345.678f)
         ((float *)p.b)[0] = sum;
 }
 
-extern "C" const void *const cuda_kernels_probe[CUDA_K_PROBE_COUNT] = {(const void *)fill, (const void *)read_all, (const void *)multiply,
-                                                                      (const void *)nothing};
+extern "C" const void *const cuda_kernels_probe[CUDA_K_PROBE_COUNT] = {(const void *)fill, (const void *)read_all,
+                                                                      (const void *)multiply_warps, (const void *)nothing};

@@ -1,4 +1,4 @@
-/* backend_cuda/k_state.cu - recurrent layers: the short convolution, and the gated delta net in its anchored form.
+/* backend_cuda/k_state.cu - recurrent layers: the short convolution, and gated delta nets and Mamba 2 in their anchored form.
  *
  * The sums are those of the CPU backend (docs/arithmetic.md, "Recurrent layers"), unit length and its tree apart.  A row's values come from its
  * block alone; passes are kernels, so what spans of one sequence read of each other is there. */
@@ -26,9 +26,11 @@ static __device__ __forceinline__ channel channel_of(const cuda_p_state &p, uint
     if (s.values == 0)
         return {column, 0, column};
     uint32_t keys = s.heads * s.d_k;
-    if (column < 2 * keys)
-        return {column, column % keys / s.d_k, column / keys * s.d_k + column % s.d_k};
-    uint32_t value = (column - 2 * keys) / s.d_v, c = (column - 2 * keys) % s.d_v;
+    if (column - p.q_at < keys) /* below the first column the difference is large */
+        return {column, (column - p.q_at) / s.d_k, (column - p.q_at) % s.d_k};
+    if (column - p.k_at < keys)
+        return {column, (column - p.k_at) / s.d_k, s.d_k + (column - p.k_at) % s.d_k};
+    uint32_t value = (column - p.v_at) / s.d_v, c = (column - p.v_at) % s.d_v;
     uint32_t head = p.tiled ? value % s.heads : value / s.values, index = p.tiled ? value / s.heads : value % s.values;
     return {column, head, 2 * s.d_k + index * s.d_v + c};
 }
@@ -126,13 +128,26 @@ static __global__ void __launch_bounds__(CONV_THREADS) short_conv(const __grid_c
     }
 }
 
-/* ---- delta net, pass 1: grid (q, k and v heads, spans), a thread a channel ---- */
+/* ---- delta net and Mamba 2 (whose C, B, x, dt, times are q, k, v, a, b), pass 1: grid (q, k and v heads, spans), a thread a channel ---- */
 
 static __device__ __forceinline__ float softplus(float x)
 {
     float e = dev_exp(x < 0 ? x : -x), u = 1.0f + e;
     float log1 = u == 1.0f ? e : dev_log(u) * (e / (u - 1.0f));
     return x > 0 ? x + log1 : log1;
+}
+
+/* The row's log gate, and its beta or time; the gate into its block. */
+static __device__ void gates_make(const cuda_p_state &p, uint32_t row, uint32_t value, float *part, uint32_t t)
+{
+    float *a = p.a + (size_t)row * p.a_stride + value, *b = p.b + (size_t)row * p.b_stride + value, time = softplus(*a + p.dt_bias[value]);
+    if (p.skip)
+        *b = time = time > p.dt_least ? time : p.dt_least;
+    else
+        *b = 1.0f / (1.0f + dev_exp(-*b));
+    *a = p.rate[value] * time;
+    if (part)
+        part[p.at.gates + (size_t)(p.tiled ? value / p.shape.heads : value % p.shape.values) * p.shape.anchor + t] = *a;
 }
 
 static __global__ void __launch_bounds__(256) delta_conv(const __grid_constant__ cuda_p_state p)
@@ -143,7 +158,7 @@ static __global__ void __launch_bounds__(256) delta_conv(const __grid_constant__
     uint32_t slice = blockIdx.x, heads = sh.heads, e = threadIdx.x;
     bool is_value = slice >= 2 * heads, is_key = !is_value && slice >= heads;
     uint32_t n = is_value ? sh.d_v : sh.d_k, value = slice - 2 * heads, all = heads * sh.channels;
-    uint32_t column = (is_value ? 2 * heads * sh.d_k + value * sh.d_v : slice * sh.d_k) + e;
+    uint32_t column = (is_value ? p.v_at + value * sh.d_v : (is_key ? p.k_at : p.q_at) + slice % heads * sh.d_k) + e;
     channel c = {0, 0, 0};
     if (e < n)
         c = channel_of(p, column);
@@ -155,8 +170,10 @@ static __global__ void __launch_bounds__(256) delta_conv(const __grid_constant__
         for (uint32_t r = s.row_count; r-- > 0;) { /* from the end: the inputs of a row are those before it */
             uint32_t pos = s.pos_first + r, row = s.row_first + r;
             float z = e < n ? convolve(p, s, c, r, all) : 0;
+            if (p.bias && e < n)
+                z = z + p.bias[column];
             z = z / (1.0f + dev_exp(-z));
-            if (!is_value) {
+            if (!is_value && !p.skip) {
                 float by = 1.0f / sqrtf(dev_block_sum(__fmul_rn(z, z), shared) + p.eps);
                 z = (z * by) * (is_key ? 1.0f : query_scale);
             }
@@ -165,13 +182,8 @@ static __global__ void __launch_bounds__(256) delta_conv(const __grid_constant__
             float *part = e < n ? part_of(p, s, c.head, pos / sh.anchor) : NULL;
             if (is_key && part)
                 part[p.at.keys + (size_t)e * sh.anchor + pos % sh.anchor] = z;
-            if (is_value && e == 0) {
-                float *a = p.a + (size_t)row * p.a_stride + value, *b = p.b + (size_t)row * p.b_stride + value;
-                *a = p.rate[value] * softplus(*a + p.dt_bias[value]);
-                *b = 1.0f / (1.0f + dev_exp(-*b));
-                if (part)
-                    part[p.at.gates + (size_t)(p.tiled ? value / heads : value % sh.values) * sh.anchor + pos % sh.anchor] = *a;
-            }
+            if (is_value && e == 0)
+                gates_make(p, row, value, part, pos % sh.anchor);
         }
     }
 }
@@ -184,9 +196,9 @@ struct delta {
     float *work_state, *work_keys, *work_deltas; /* of blocks that are not kept */
     uint32_t value, head, index;
 
-    __device__ const float *row_x(uint32_t row, uint32_t which) const
+    __device__ const float *row_x(uint32_t row, uint32_t first) const /* first: q_at, k_at */
     {
-        return p.x + (size_t)row * p.x_stride + (size_t)(which * p.shape.heads + head) * p.shape.d_k;
+        return p.x + (size_t)row * p.x_stride + first + (size_t)head * p.shape.d_k;
     }
 
     /* Rows of one block, and the fold behind its last. */
@@ -203,7 +215,7 @@ struct delta {
             gates[t] = t < t0 ? part[p.at.gates + (size_t)index * C + t] : p.a[(size_t)(s.row_first + r0 + t - t0) * p.a_stride + value];
         for (uint32_t t = t0; !part && t < t1; t++)
             for (uint32_t e = threadIdx.x; e < sh.d_k; e += blockDim.x)
-                keys[(size_t)e * C + t] = row_x(s.row_first + r0 + t - t0, 1)[e];
+                keys[(size_t)e * C + t] = row_x(s.row_first + r0 + t - t0, p.k_at)[e];
         __syncthreads();
         for (uint32_t t = t0; t < t1; t++)
             row(s.row_first + r0 + t - t0, t, C, state, keys, deltas, gates);
@@ -229,7 +241,7 @@ struct delta {
         const state_shape &sh = p.shape;
         uint32_t c = threadIdx.x;
         for (uint32_t e = threadIdx.x; e < sh.d_k; e += blockDim.x)
-            q[e] = row_x(at, 0)[e], k[e] = row_x(at, 1)[e];
+            q[e] = row_x(at, p.q_at)[e], k[e] = row_x(at, p.k_at)[e];
         __syncthreads();
         for (uint32_t j = threadIdx.x; j <= t; j += blockDim.x) {
             float by_k = 0, by_q = 0, sum = gates[t];
@@ -255,21 +267,21 @@ struct delta {
         __syncthreads();
         float gate = decay[t];
         if (c < sh.d_v) {
-            float seen = 0, asked = 0, past = 0, y = 0;
+            float seen = 0, asked = 0, past = 0, y = 0, by = p.b[(size_t)at * p.b_stride + value];
             for (uint32_t e = 0; state && e < sh.d_k; e++) {
                 float x = state[(size_t)e * sh.d_v + c];
                 seen = __fmaf_rn(k[e], x, seen);
                 asked = __fmaf_rn(q[e], x, asked);
             }
-            for (uint32_t j = 0; j < t; j++)
+            for (uint32_t j = 0; !p.skip && j < t; j++)
                 past = __fmaf_rn(kk[j], deltas[(size_t)j * sh.d_v + c], past);
-            float v = p.x[(size_t)at * p.x_stride + 2 * (size_t)sh.heads * sh.d_k + (size_t)value * sh.d_v + c];
-            float u = __fmaf_rn(-gate, seen, v);
-            u = (u - past) * p.b[(size_t)at * p.b_stride + value];
+            float v = p.x[(size_t)at * p.x_stride + p.v_at + (size_t)value * sh.d_v + c];
+            float u = p.skip ? v * by : (__fmaf_rn(-gate, seen, v) - past) * by;
             deltas[(size_t)t * sh.d_v + c] = u;
             for (uint32_t j = 0; j <= t; j++)
                 y = __fmaf_rn(qk[j], deltas[(size_t)j * sh.d_v + c], y);
-            p.y[(size_t)at * p.y_stride + (size_t)value * sh.d_v + c] = __fmaf_rn(gate, asked, y);
+            y = __fmaf_rn(gate, asked, y);
+            p.y[(size_t)at * p.y_stride + (size_t)value * sh.d_v + c] = p.skip ? __fmaf_rn(p.skip[value], v, y) : y;
         }
         __syncthreads();
     }

@@ -85,7 +85,7 @@ struct cuda_p_embed {
     struct cuda_raw raw;
     const uint32_t *ids;
     float *y;
-    uint32_t rows, stride, vocab;
+    uint32_t rows, stride, vocab, wrap, pad_;
     float scale;
     uint32_t *failed;
 };
@@ -129,6 +129,22 @@ struct cuda_p_wise { /* gated, add, scale, softcap, xielu, gather, expert_sum: e
     uint32_t rows, cols, a_stride, b_stride, y_stride, what, a_rows;
     float s, t, u, v;
     uint32_t *failed;
+};
+struct cuda_rows { /* a tensor of floats */
+    float *data;
+    uint32_t stride, pad_;
+};
+struct cuda_p_blend {
+    struct cuda_rows x[BLEND_MAX], base[BLEND_MAX], y[BLEND_MAX];
+    const float *coef;
+    uint32_t coef_stride, n, m, cols, pad_;
+    float shift;
+};
+struct cuda_p_level { /* match (s: the least mean square), sparsify (y alone; s: the factor) */
+    const float *x;
+    float *y;
+    uint32_t cols, x_stride, y_stride;
+    float s;
 };
 struct cuda_p_route {
     const float *logits, *bias, *expert_scale;
@@ -183,15 +199,20 @@ struct cuda_p_probe {
 
 /* ---- entries: what cudaLaunchKernel is given ---- */
 
-enum cuda_rows_kernel { CUDA_K_SCATTER, CUDA_K_PACK, CUDA_K_NORM, CUDA_K_ROPE_TABLE, CUDA_K_ROPE, CUDA_K_WISE, CUDA_K_ROUTE, CUDA_K_EMBED, CUDA_K_ROW_SCALE,
-                        CUDA_K_REPACK, CUDA_K_ROWS_COUNT };
+enum cuda_rows_kernel { CUDA_K_SCATTER, CUDA_K_PACK, CUDA_K_NORM, CUDA_K_ROPE_TABLE, CUDA_K_ROPE, CUDA_K_WISE, CUDA_K_BLEND, CUDA_K_MATCH,
+                        CUDA_K_SPARSIFY, CUDA_K_ROWS_COUNT };
 enum cuda_wise { CUDA_WISE_GATED, CUDA_WISE_ADD = CUDA_WISE_GATED + ACT_COUNT, CUDA_WISE_SOFTCAP, CUDA_WISE_SCALE, CUDA_WISE_XIELU, CUDA_WISE_SUM, CUDA_WISE_GATHER };
 extern const void *const cuda_kernels_rows[CUDA_K_ROWS_COUNT];
+extern const void *const cuda_kernel_route;
+enum cuda_weight_kernel { CUDA_K_EMBED, CUDA_K_ROW_SCALE, CUDA_K_REPACK, CUDA_K_WEIGHT_COUNT };
+extern const void *const cuda_kernels_weight[CUDA_K_WEIGHT_COUNT];
 enum { CUDA_LINEAR_WIDTHS = 4 }; /* 8, 16, 32 rows at a time; one row with a matrix of its own */
 extern const void *const cuda_kernels_linear[CUDA_KIND_COUNT][CUDA_LINEAR_WIDTHS];
 extern const void *const cuda_kernels_tall[CUDA_KIND_COUNT]; /* 128 rows at a time */
 uint32_t cuda_tall_smem(void);
-enum cuda_attention_kernel { CUDA_K_KV_WRITE, CUDA_K_TILES, CUDA_K_ATTENTION, CUDA_K_ATTENTION_TALL, CUDA_K_FOLD, CUDA_K_ATTENTION_COUNT };
+enum cuda_pages_kernel { CUDA_K_KV_WRITE, CUDA_K_KV_CONVERT, CUDA_K_PAGES_COUNT };
+extern const void *const cuda_kernels_pages[CUDA_K_PAGES_COUNT];
+enum cuda_attention_kernel { CUDA_K_TILES, CUDA_K_ATTENTION, CUDA_K_ATTENTION_TALL, CUDA_K_FOLD, CUDA_K_ATTENTION_COUNT };
 extern const void *const cuda_kernels_attention[CUDA_K_ATTENTION_COUNT];
 uint32_t cuda_attention_smem(uint32_t d_k, uint32_t d_v, bool tall);
 enum cuda_state_kernel { CUDA_K_CONV_PRODUCT, CUDA_K_CONV_TAIL, CUDA_K_CONV, CUDA_K_DELTA_CONV, CUDA_K_DELTA, CUDA_K_STATE_COUNT };
@@ -199,7 +220,9 @@ extern const void *const cuda_kernels_state[CUDA_K_STATE_COUNT];
 enum cuda_sample_kernel { CUDA_K_SAMPLE_BLOCKS, CUDA_K_SAMPLE_ROWS, CUDA_K_SAMPLE_COUNT };
 extern const void *const cuda_kernels_sample[CUDA_K_SAMPLE_COUNT];
 
+enum { CUDA_PROBE_STEPS = 256, CUDA_PROBE_CHAINS = 8 };
 enum cuda_probe_kernel { CUDA_K_PROBE_FILL, CUDA_K_PROBE_READ, CUDA_K_PROBE_MULTIPLY, CUDA_K_PROBE_NOTHING, CUDA_K_PROBE_COUNT };
+extern const void *const cuda_kernel_probe_wgmma; /* Hopper's multiply */
 extern const void *const cuda_kernels_probe[CUDA_K_PROBE_COUNT];
 
 /* Bytes a kind takes: of a tile of 16 rows over all columns. */

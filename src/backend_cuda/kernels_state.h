@@ -28,6 +28,19 @@ struct cuda_p_kv_write { /* and attn_prepare, with q, norms and rope */
     struct cuda_plane pk, pv;
     uint32_t *failed;
 };
+struct cuda_kv_side { /* a layer's pages, read or written whole */
+    unsigned char *const *pages;
+    size_t offset;
+    uint32_t head_bytes, k_bytes;
+    struct cuda_plane k, v;
+};
+enum { CUDA_CONVERT_PAGES = 16 };
+struct cuda_p_kv_convert {
+    struct cuda_kv_side from, to;
+    uint32_t heads, d_k, d_v, latent, page_count, positions_last;
+    uint32_t from_ids[CUDA_CONVERT_PAGES], to_ids[CUDA_CONVERT_PAGES];
+    uint32_t *failed;
+};
 /* Work of an attention, made on the device: which rows of which span a tile has. */
 struct cuda_tile {
     uint32_t span, first, count; /* vectors (row of the span, head of the group) */
@@ -59,18 +72,20 @@ struct cuda_p_attention {
     const float *sinks;         /* [heads] or NULL */
 };
 
-struct cuda_p_state { /* short_conv and delta_net, all passes */
-    float *x;                   /* short_conv: b, c, v;  delta_net: q, k, v */
-    float *y, *a, *b;
+struct cuda_p_state { /* short_conv, delta_net and mamba, all passes */
+    float *x;                   /* short_conv: b, c, v;  delta_net: q, k, v;  mamba: x (v), B (k), C (q) */
+    float *y, *a, *b;           /* mamba: dt, times */
     const float *w, *bias, *rate, *dt_bias;
+    const float *skip;          /* mamba; else NULL */
     const struct kv_span *spans;
     const uint32_t *tables;
     struct state_shape shape;
     struct state_layout at;
     uint32_t span_count, x_stride, y_stride, a_stride, b_stride, tiled, rows;
-    float eps;
-    float *work;                /* delta_net: [pieces] scratch */
-    uint32_t work_floats;
+    uint32_t q_at, k_at, v_at;  /* first columns of x */
+    float eps, dt_least;
+    float *work;                /* [pieces] scratch */
+    uint32_t work_floats, pad_;
     uint32_t *failed;
     struct state_part parts[64];
 };

@@ -28,6 +28,7 @@ struct device_info {
     char text[160];          /* what a person wants to read */
     uint32_t n_threads;
     uint64_t memory_total_bytes, memory_free_bytes; /* of the space it allocates from */
+    bool own_memory;         /* that space is the device's own, not the host's */
     uint32_t arithmetic;     /* arithmetic revision of this backend */
     bool levels_equal;       /* all levels give the same bits: the level is then no part of identities */
 };

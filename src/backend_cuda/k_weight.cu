@@ -1,0 +1,217 @@
+/* backend_cuda/k_weight.cu - weights: from the files' rows to packed tiles, and rows of the embedding.
+ *
+ * What a lane reads of a tile says weight_layout.cuh, what the files hold weight_raw.cuh. */
+#include "backend_cuda/weight_layout.cuh"
+#include "backend_cuda/weight_raw.cuh"
+
+enum { ROW_THREADS = 1024 };
+
+static __global__ void embed(const __grid_constant__ cuda_p_embed p)
+{
+    dev_begin();
+    uint32_t c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y;
+    if (c >= p.raw.cols)
+        return;
+    uint32_t id = p.ids[r];
+    float v = 0;
+    if (p.wrap && id != 0xffffffffu && id >= p.vocab)
+        id = 0;
+    if (id != 0xffffffffu && id >= p.vocab)
+        *p.failed = 1;
+    else if (id != 0xffffffffu)
+        v = raw_value(p.raw, p.raw.data + (size_t)id * p.raw.row_bytes, c);
+    p.y[(size_t)r * p.stride + c] = v * p.scale;
+}
+
+static __device__ __forceinline__ bool scale_is_fp(uint32_t kind)
+{
+    return kind == CUDA_KIND_FP4;
+}
+
+/* Largest magnitude a row needs in f16 -> its power of two.  row_scale takes it back. */
+static __global__ void __launch_bounds__(ROW_THREADS) row_scale(const __grid_constant__ cuda_p_repack p)
+{
+    dev_begin();
+    __shared__ float shared[32];
+    const uint8_t *row = p.raw.data + (size_t)blockIdx.x * p.raw.row_bytes;
+    float most = 0;
+    for (uint32_t k = threadIdx.x; k < p.raw.cols; k += blockDim.x) {
+        float v = fabsf(raw_value(p.raw, row, k));
+        if (!raw_is_float(p.raw.type)) {
+            raw_column c = raw_at(p.raw, row, k);
+            float d = fabsf(c.d), ds = fabsf(c.d * c.sc), m = fabsf(c.m), mm = fabsf(c.m * c.mn);
+            if (scale_is_fp(p.kind))
+                d = d * 12.0f, ds = d;
+            v = d > v || d != d ? d : v, v = ds > v || ds != ds ? ds : v, v = m > v || m != m ? m : v, v = mm > v || mm != mm ? mm : v;
+        }
+        most = v > most || v != v ? v : most;
+    }
+    most = dev_block_max(most, shared);
+    if (threadIdx.x)
+        return;
+    int e = (int)(__float_as_uint(most) >> 23) & 255, up = e < 14 ? 0 : (scale_is_fp(p.kind) ? 126 : 140) - e;
+    up = up < -126 ? -126 : up > 126 ? 126 : up;
+    if (e == 255)
+        *p.bad = p.number, up = 0;
+    p.row_scale[p.first + blockIdx.x] = __uint_as_float((uint32_t)(127 - up) << 23);
+}
+
+static __device__ __forceinline__ uint32_t bits_of(float v, float up)
+{
+    return __half_as_ushort(__float2half_rn(v * up));
+}
+
+/* codes of one lane's unit, scales by the first lane of each row pair */
+struct packer {
+    const cuda_p_repack *p;
+    uint8_t *to;   /* of the unit */
+    uint32_t tile, u, lane;
+
+    __device__ bool there(uint32_t o, uint32_t k) const
+    {
+        return o < p->first + p->rows && k < p->raw.cols;
+    }
+    __device__ const uint8_t *row(uint32_t o) const
+    {
+        return p->raw.data + (size_t)(o - p->first) * p->raw.row_bytes;
+    }
+    __device__ uint32_t out_row(int i) const
+    {
+        return tile * 16 + (lane >> 2) + 8 * (i & 1);
+    }
+    __device__ uint32_t column(int c, int i) const
+    {
+        return u * 64 + 16 * c + 2 * (lane & 3) + 8 * (i >> 1);
+    }
+    __device__ uint32_t code(uint32_t o, uint32_t k) const
+    {
+        return there(o, k) ? raw_at(p->raw, row(o), k).code : 0;
+    }
+    __device__ float up(uint32_t o) const /* the inverse of a power of two, exactly */
+    {
+        return o < p->first + p->rows ? 1.0f / p->row_scale[o] : 1.0f;
+    }
+    __device__ raw_column at(uint32_t o, uint32_t k) const
+    {
+        raw_column none = {0, 0, 0, 0, 0};
+        return there(o, k) ? raw_at(p->raw, row(o), k) : none;
+    }
+    __device__ void floats() const
+    {
+        for (int c = 0; c < 4; c++)
+            for (int i = 0; i < 4; i++) {
+                uint32_t o = out_row(i), k = column(c, i), v = 0;
+                for (int e = 0; e < 2; e++)
+                    if (there(o, k + e))
+                        v |= bits_of(raw_value(p->raw, row(o), k + e), up(o)) << 16 * e;
+                ((uint32_t *)(to + c * 512 + lane * 16))[i] = v;
+            }
+    }
+    __device__ void codes(uint32_t bits) const
+    {
+        uint32_t words[8] = {0}, high[2] = {0};
+        for (int c = 0; c < 4; c++)
+            for (int i = 0; i < 4; i++)
+                for (int e = 0; e < 2; e++) {
+                    uint32_t q = code(out_row(i), column(c, i) + e), pair = 4 * c + i;
+                    if (bits == 8)
+                        words[2 * c + (i >> 1)] |= q << (16 * (i & 1) + 8 * e);
+                    else
+                        words[c] |= (q & 15) << (4 * i + 16 * e);
+                    if (bits == 5)
+                        high[0] |= (q >> 4) << (pair + 16 * e);
+                    if (bits == 6)
+                        high[pair / 8] |= (q >> 4) << (2 * (pair % 8) + 16 * e);
+                }
+        for (int w = 0; w < (bits == 8 ? 8 : 4); w++)
+            ((uint32_t *)(to + (w / 4) * 512 + lane * 16))[w % 4] = words[w];
+        if (bits == 5)
+            *(uint32_t *)(to + 512 + lane * 4) = high[0];
+        if (bits == 6)
+            ((uint32_t *)(to + 512 + lane * 8))[0] = high[0], ((uint32_t *)(to + 512 + lane * 8))[1] = high[1];
+    }
+    /* one lane of four: the scales of rows g and g + 8 */
+    __device__ void scales(uint32_t scale, float fp) const
+    {
+        uint32_t bits = 0, g = lane >> 2;
+        switch (p->kind) {
+#define BITS(name, b, s, off)      \
+        case CUDA_KIND_##name:     \
+            bits = b;              \
+            break;
+            CUDA_KINDS(BITS)
+        }
+        uint8_t *s = to + layout_code_bytes(bits);
+        for (int r = 0; r < 2; r++) {
+            uint32_t o = tile * 16 + g + 8 * r;
+            float by = up(o);
+            for (int c = 0; c < 4; c++) {
+                raw_column x = at(o, u * 64 + 16 * c);
+                uint16_t d = (uint16_t)bits_of(x.d * x.sc * fp, by), m = (uint16_t)bits_of(x.m * x.mn, by);
+                if (raw_is_large(p->raw.type))
+                    m ^= 0x8000; /* minima are subtracted */
+                if (scale == CUDA_SCALE_ONE || scale == CUDA_SCALE_BOOK || scale == CUDA_SCALE_FP)
+                    ((uint16_t *)(s + g * 8))[2 * r + c / 2] = d;
+                if (scale == CUDA_SCALE_TWO)
+                    ((uint16_t *)(s + g * 16))[2 * r + c / 2] = d, ((uint16_t *)(s + g * 16))[4 + 2 * r + c / 2] = m;
+                if (scale == CUDA_SCALE_WIDE)
+                    ((uint16_t *)(s + g * 8))[r] = d, ((uint16_t *)(s + g * 8))[2 + r] = m;
+                if (scale == CUDA_SCALE_FINE)
+                    ((uint16_t *)(s + g * 32))[4 * r + c] = d, ((uint16_t *)(s + g * 32))[8 + 4 * r + c] = m;
+                if (scale == CUDA_SCALE_SUPER)
+                    s[g * 8 + 2 * r + c / 2] = (uint8_t)x.sc, s[g * 8 + 4 + 2 * r + c / 2] = (uint8_t)x.mn;
+                if (scale == CUDA_SCALE_SIXTEEN)
+                    s[g * 8 + 4 * r + c] = (uint8_t)((int)x.sc + 128);
+            }
+        }
+    }
+    __device__ void factors(uint32_t scale, uint8_t *s) const /* of 256 columns */
+    {
+        uint32_t g = lane >> 2;
+        for (int r = 0; r < 2; r++) {
+            uint32_t o = tile * 16 + g + 8 * r;
+            raw_column x = at(o, u * 64);
+            if (scale == CUDA_SCALE_SUPER) {
+                ((uint16_t *)(s + g * 8))[2 * r] = (uint16_t)bits_of(x.d, up(o));
+                ((uint16_t *)(s + g * 8))[2 * r + 1] = (uint16_t)bits_of(-x.m, up(o));
+            } else {
+                ((uint16_t *)(s + g * 4))[r] = (uint16_t)bits_of(x.d, up(o));
+            }
+        }
+    }
+};
+
+template <int BITS, int SCALE, int OFF> static __device__ void repack_unit(const cuda_p_repack &p, uint32_t tile, uint32_t u, uint32_t lane)
+{
+    using lay = layout<BITS, SCALE, OFF>;
+    uint8_t *base = p.planes + (size_t)tile * p.tile_bytes;
+    packer k = {&p, base + lay::unit_at(u), tile, u, lane};
+    if (BITS == 16) {
+        k.floats();
+        return;
+    }
+    k.codes(BITS);
+    if (lane % 4)
+        return;
+    k.scales(SCALE, SCALE == CUDA_SCALE_FP ? 32768.0f : 1.0f); /* fp4: twice 2^14 times the halved scale */
+    if (lay::super_bytes && u % 4 == 0)
+        k.factors(SCALE, base + u / 4 * lay::four_bytes + 4 * lay::unit_bytes);
+}
+
+static __global__ void repack(const __grid_constant__ cuda_p_repack p)
+{
+    dev_begin();
+    uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    uint32_t lane = (uint32_t)i & 31, u = (uint32_t)((i >> 5) % p.units), tile = p.first / 16 + (uint32_t)((i >> 5) / p.units);
+    if (tile * 16 >= p.first + p.rows)
+        return;
+    switch (p.kind) {
+#define UNIT(name, bits, scale, off)                                   \
+    case CUDA_KIND_##name:                                             \
+        repack_unit<bits, CUDA_SCALE_##scale, off>(p, tile, u, lane);  \
+        break;
+        CUDA_KINDS(UNIT)
+    }
+}
+
+extern "C" const void *const cuda_kernels_weight[CUDA_K_WEIGHT_COUNT] = {(const void *)embed, (const void *)row_scale, (const void *)repack};
