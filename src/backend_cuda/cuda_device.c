@@ -268,7 +268,7 @@ static int buffer_new(struct device *d, size_t size_bytes, void **out, struct er
     int rc = cuda_check(cudaMalloc(out, size_bytes ? size_bytes : 1), "buffer", err);
     if (rc)
         return err_prefix(err, "%zu bytes", size_bytes);
-    return cuda_check(cudaMemset(*out, 0, size_bytes), "buffer", err);
+    return cuda_check(cudaMemsetAsync(*out, 0, size_bytes, d->stream), "buffer", err); /* in order with all that is enqueued later */
 }
 
 static void buffer_free(struct device *d, void *p, size_t size_bytes)
@@ -287,7 +287,7 @@ static void buffer_free(struct device *d, void *p, size_t size_bytes)
 static int buffer_copy(struct device *d, void *dst, const void *src, size_t size_bytes, struct err *err)
 {
     int rc = cuda_finish(d, err);
-    return rc || !size_bytes ? rc : cuda_check(cudaMemcpy(dst, src, size_bytes, cudaMemcpyDefault), "copy", err);
+    return rc || !size_bytes ? rc : cuda_check(cuda_copy_now(d, dst, src, size_bytes), "copy", err);
 }
 
 static bool kv_format_supported(const struct device *d, const struct kv_layer *l)

@@ -150,6 +150,9 @@ void cuda_queue_close(struct device *d);
 int cuda_launch(struct device *d, const void *kernel, uint32_t x, uint32_t y, uint32_t z, uint32_t block, uint32_t smem, const void *params,
                 size_t param_bytes);
 int cuda_copy(struct device *d, void *dst, const void *src, size_t size_bytes); /* device or pinned memory */
+/* At once, any memory, done when it returns.  On the queue's own stream: the default one is not in order with it, and a copy from pageable
+ * memory or a memset there may still be on its way when the call returns. */
+cudaError_t cuda_copy_now(struct device *d, void *dst, const void *src, size_t size_bytes);
 void *cuda_slot_take(struct device *d, size_t size_bytes);  /* of the step's staging, 64-byte aligned; NULL: full */
 void *cuda_slot_sample(struct device *d, size_t size_bytes);
 struct cuda_slot *cuda_slot_open(struct device *d); /* NULL: the device failed */

@@ -233,6 +233,12 @@ int cuda_copy(struct device *d, void *dst, const void *src, size_t size_bytes)
     return rc ? rc : copy_raw(d, dst, src, size_bytes);
 }
 
+cudaError_t cuda_copy_now(struct device *d, void *dst, const void *src, size_t size_bytes)
+{
+    cudaError_t rc = cudaMemcpyAsync(dst, src, size_bytes, cudaMemcpyDefault, d->stream);
+    return rc == cudaSuccess ? cudaStreamSynchronize(d->stream) : rc;
+}
+
 static int issue(struct device *d)
 {
     for (uint32_t i = 0; i < d->entry_count; i++) {
@@ -383,7 +389,7 @@ int cuda_op_copy_in(struct device *d, const struct op_copy_in *op)
     void *stage = cuda_slot_take(d, op->size_bytes);
     if (!stage) { /* larger than what is left of the staging */
         int rc = drain(d);
-        return rc ? rc : note(d, cudaMemcpy(op->dst, op->src, op->size_bytes, cudaMemcpyDefault), "copy");
+        return rc ? rc : note(d, cuda_copy_now(d, op->dst, op->src, op->size_bytes), "copy");
     }
     memcpy(stage, op->src, op->size_bytes);
     if (op->size_bytes > 1u << 16)
@@ -399,7 +405,7 @@ int cuda_op_copy_out(struct device *d, const struct op_copy_out *op)
     void *stage = s->done_count < CUDA_DONES ? take(s->memory + SLOT_IN + SLOT_SAMPLE, &s->out_used, SLOT_OUT, op->size_bytes) : NULL;
     if (!stage) {
         int rc = drain(d);
-        return rc ? rc : note(d, cudaMemcpy(op->dst, op->src, op->size_bytes, cudaMemcpyDefault), "copy");
+        return rc ? rc : note(d, cuda_copy_now(d, op->dst, op->src, op->size_bytes), "copy");
     }
     s->dones[s->done_count++] = (struct cuda_done){.dst = op->dst, .src = stage, .size_bytes = op->size_bytes};
     return cuda_copy(d, stage, op->src, op->size_bytes);
