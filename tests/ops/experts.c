@@ -2,10 +2,11 @@
  * level and thread count, whatever the number of rows; expert_gated against its composition; both against the reference backend by
  * tolerance.
  *
- * usage: experts [long] */
+ * usage: experts [long|cuda]        cuda: its expert_linear against its linear */
 #include "backend_cpu/backend_cpu.h"
 #include "backend_cpu/cpu_level.h"
 #include "backend_ref/backend_ref.h"
+#include "other_backend.h"
 
 #include "random_weight.h"
 
@@ -19,6 +20,7 @@ enum { EXPERTS = 7, TOP = 3, ROWS_MAX = 200, COLS_MAX = 512, LEVELS_MAX = 8 };
 
 static size_t comparisons, differences;
 static double worst;
+static bool on_cuda;
 
 static void must(int rc, const struct err *err)
 {
@@ -156,46 +158,52 @@ static void same(const char *what, const char *where, const struct random_kind *
 static void near(const struct random_kind *k, const struct world *w, const float *want, const float *got)
 {
     double most = 0, error = 0;
-    bool plain = k->type == DTYPE_F32 || k->type == DTYPE_F16 || k->type == DTYPE_BF16;
+    bool plain = !on_cuda && (k->type == DTYPE_F32 || k->type == DTYPE_F16 || k->type == DTYPE_BF16);
     for (size_t i = 0; i < (size_t)w->tokens * TOP * w->rows; i++) {
         most = fmax(most, fabs((double)want[i]));
         error = fmax(error, fabs((double)want[i] - (double)got[i]));
     }
     comparisons++;
     worst = plain ? fmax(worst, error / most) : worst;
-    if (!(error <= most * (plain ? 3e-6 : 4e-2)) && differences++ < 20)
+    if (!(error <= most * (plain ? 3e-6 : on_cuda ? CUDA_LINEAR : 4e-2)) && differences++ < 20)
         printf("%s [%u][%u], %u rows: error %g of %g\n", k->name, w->rows, w->cols, w->tokens, error, most);
 }
 
-static void check(const struct random_kind *k, struct device *const *d, char names[][48], int count, struct device *ref, uint32_t rows,
-                  uint32_t cols, uint32_t tokens)
+/* everything devices read and write: memory of the first one */
+struct memory {
+    struct world w;
+    float want[ROWS_MAX * TOP * 64], got[ROWS_MAX * TOP * 64], gated[ROWS_MAX * TOP * 64], scratch[ROWS_MAX * TOP * 64];
+};
+
+static void check(const struct random_kind *k, struct memory *m, struct device *const *d, char names[][48], int count, struct device *ref,
+                  uint32_t rows, uint32_t cols, uint32_t tokens)
 {
-    static struct world w;
-    static float want[ROWS_MAX * TOP * 64], got[ROWS_MAX * TOP * 64], gated[ROWS_MAX * TOP * 64], scratch[ROWS_MAX * TOP * 64];
+    struct world *w = &m->w;
     bool shared = tokens * TOP > ROWS_MAX || tokens % 2;
-    world_make(&w, k, rows, cols, tokens);
-    run_alone(d[0], &w, shared, want);
-    run_gated(d[0], &w, false, gated, scratch);
+    world_make(w, k, rows, cols, tokens);
+    run_alone(d[0], w, shared, m->want);
+    run_gated(d[0], w, false, m->gated, m->scratch);
     for (int i = 0; i < count; i++) {
-        run_linear(d[i], &w, shared, got);
-        same("expert_linear", names[i], k, &w, want, got);
-        run_gated(d[i], &w, true, got, scratch);
-        same("expert_gated", names[i], k, &w, gated, got);
+        run_linear(d[i], w, shared, m->got);
+        same("expert_linear", names[i], k, w, m->want, m->got);
+        run_gated(d[i], w, true, m->got, m->scratch);
+        same("expert_gated", names[i], k, w, m->gated, m->got);
     }
-    run_linear(ref, &w, shared, got);
-    near(k, &w, got, want);
-    world_free(&w);
+    run_linear(ref, w, shared, m->got);
+    near(k, w, m->got, m->want);
+    world_free(w);
 }
 
-int main(int argc, char **argv)
+static int open_all(struct device **devices, char names[][48], bool quick)
 {
-    bool quick = argc < 2 || strcmp(argv[1], "long") != 0;
-    static struct random_kind kinds[96];
-    size_t n = random_kinds(kinds, 96);
     static const uint32_t threads[] = {1, 2, 5};
-    struct device *devices[1 + 3 * LEVELS_MAX];
-    char names[1 + 3 * LEVELS_MAX][48] = {"ref, 1 thread"};
     int count = 0;
+    if (on_cuda) {
+        snprintf(names[0], sizeof names[0], "cuda");
+        devices[0] = open_device(cuda, "host", 1);
+        return 1;
+    }
+    snprintf(names[0], sizeof names[0], "ref, 1 thread");
     devices[count++] = open_device(&backend_cpu, "ref", 1);
     for (int l = 0; l < cpu_level_count(); l++)
         for (size_t t = 0; t < sizeof threads / sizeof threads[0] && cpu_level_usable(l); t++) {
@@ -204,6 +212,23 @@ int main(int argc, char **argv)
             snprintf(names[count], sizeof names[count], "%s, %u threads", cpu_level_name(l), threads[t]);
             devices[count++] = open_device(&backend_cpu, cpu_level_name(l), threads[t]);
         }
+    return count;
+}
+
+int main(int argc, char **argv)
+{
+    bool quick = argc < 2 || strcmp(argv[1], "long") != 0;
+    static struct random_kind kinds[96];
+    size_t n = random_kinds(kinds, 96);
+    struct device *devices[1 + 3 * LEVELS_MAX];
+    char names[1 + 3 * LEVELS_MAX][48];
+    struct err err = {0};
+    void *memory = NULL;
+    on_cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
+    if (on_cuda && !cuda)
+        must(ERR_UNSUPPORTED, &(struct err){.text = "cuda was not built"});
+    int count = open_all(devices, names, quick);
+    must(device_backend(devices[0])->buffer_new(devices[0], sizeof(struct memory), &memory, &err), &err);
     struct device *ref = open_device(&backend_ref, NULL, 1);
     static const struct {
         uint32_t rows, tokens;
@@ -212,10 +237,11 @@ int main(int argc, char **argv)
         uint32_t step = random_kind_step(&kinds[i]);
         for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
             if (!quick || s % 4 == i % 4)
-                check(&kinds[i], devices, names, count, ref, shapes[s].rows, step == 1 ? 300 : step < 256 ? step * 3 : step, shapes[s].tokens);
+                check(&kinds[i], memory, devices, names, count, ref, shapes[s].rows, step == 1 ? 300 : step < 256 ? step * 3 : step, shapes[s].tokens);
     }
+    device_backend(devices[0])->buffer_free(devices[0], memory, sizeof(struct memory));
     for (int i = 0; i < count; i++)
-        backend_cpu.device_close(devices[i]);
+        device_backend(devices[i])->device_close(devices[i]);
     backend_ref.device_close(ref);
     printf("largest error of float stacks %.3g\n%zu comparisons, %zu differences\n", worst, comparisons, differences);
     return differences != 0;

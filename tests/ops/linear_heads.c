@@ -1,11 +1,14 @@
 /* tests/ops/linear_heads.c - linear_heads on every CPU level and several thread counts: each head's part byte for byte what linear gives
  * for that head's rows of the weight and part of x on level ref, what goes past the weight unchanged, rows alone the same as together;
- * and backend_ref against the same within float order. */
+ * and backend_ref against the same within float order.
+ *
+ * usage: linear_heads [cuda]        cuda: against its own linear */
 #include "backend_cpu/backend_cpu.h"
 #include "backend_cpu/cpu_level.h"
 #include "backend_ref/backend_ref.h"
 #include "tensor/backend.h"
 
+#include "other_backend.h"
 #include "random_weight.h"
 
 #include <math.h>
@@ -13,6 +16,7 @@
 enum { ROWS_MAX = 150, KINDS_MAX = 96 };
 
 static size_t comparisons, differences;
+static struct device *owner; /* what devices read and write is its memory */
 
 static void check(int rc, const struct err *err)
 {
@@ -27,10 +31,18 @@ static struct device *open_device(const struct backend *b, const char *level, ui
     struct err err = {0};
     struct device *d;
     struct device_config cfg = {.n_threads = threads, .level = level};
-    struct device_reserve r = {.rows_max = ROWS_MAX, .cols_max = 512};
+    struct device_reserve r = {.rows_max = ROWS_MAX, .cols_max = 512, .heads_max = 20};
     check(b->device_open(&cfg, &d, &err), &err);
     check(b->reserve(d, &r, &err), &err);
     return d;
+}
+
+static float *memory_new(size_t n)
+{
+    struct err err = {0};
+    void *p;
+    check(device_backend(owner)->buffer_new(owner, n * sizeof(float), &p, &err), &err);
+    return p;
 }
 
 struct shape {
@@ -77,8 +89,8 @@ static void sample_make(struct device *ref, struct sample *p, const struct rando
     *p = (struct sample){.s = *s, .x_cols = s->heads * (s->in + s->tail), .y_cols = s->heads * (s->out + s->tail)};
     random_weight(&p->w, k, s->heads * s->out, s->in, seed);
     size_t x_size = (size_t)s->rows * (p->x_cols + 3), y_size = (size_t)s->rows * (p->y_cols + 3);
-    p->x = malloc(x_size * sizeof *p->x);
-    p->want = calloc(y_size, sizeof *p->want);
+    p->x = memory_new(x_size);
+    p->want = memory_new(y_size);
     for (size_t i = 0; i < x_size; i++)
         p->x[i] = random_unit(&seed); /* even: what 8-bit activations cost is then the same in every block */
     for (uint32_t h = 0; h < s->heads; h++) {
@@ -93,7 +105,8 @@ static void sample_make(struct device *ref, struct sample *p, const struct rando
 static void sample_free(struct sample *p)
 {
     random_weight_free(&p->w);
-    free(p->x), free(p->want);
+    device_backend(owner)->buffer_free(owner, p->x, 0);
+    device_backend(owner)->buffer_free(owner, p->want, 0);
 }
 
 /* Rows [first, first + rows) into y, whose rows lie as the sample's. */
@@ -126,7 +139,7 @@ static void run_on(struct device *d, const char *name, const struct sample *p, d
     struct err err = {0};
     struct weight *w;
     size_t size = (size_t)p->s.rows * (p->y_cols + 3);
-    float *got = malloc(size * sizeof *got);
+    float *got = memory_new(size);
     check(device_backend(d)->weight_prepare(d, &p->w, WEIGHT_LINEAR, &w, &err), &err);
     for (int alone = 0; alone < 2; alone++) {
         memset(got, 0xee, size * sizeof *got);
@@ -141,39 +154,54 @@ static void run_on(struct device *d, const char *name, const struct sample *p, d
                    p->s.rows, alone ? " alone" : "", error);
     }
     device_backend(d)->weight_free(d, w);
-    free(got);
+    device_backend(owner)->buffer_free(owner, got, 0);
 }
 
-int main(void)
+static int open_all(struct device **devices, char names[][48], bool on_cuda)
 {
-    static const struct shape shapes[] = {{4, 64, 64, 32, 1},  {3, 64, 128, 8, 5},   {5, 17, 64, 0, 3},   {2, 5, 128, 7, 40},  {1, 33, 256, 1, 9},
-                                          {8, 16, 512, 0, 33}, {20, 128, 256, 0, 2}, {7, 40, 128, 64, 70}, {2, 512, 128, 64, 150}};
     static const uint32_t threads[] = {1, 3};
-    static struct random_kind kinds[KINDS_MAX];
-    size_t n = random_kinds(kinds, KINDS_MAX);
-    struct device *ref = open_device(&backend_cpu, "ref", 1), *plain = open_device(&backend_ref, NULL, 1), *devices[32];
-    char names[32][48];
     int count = 0;
+    if (on_cuda) {
+        snprintf(names[0], sizeof names[0], "cuda");
+        devices[0] = owner;
+        return 1;
+    }
     for (int l = 0; l < cpu_level_count(); l++)
         for (size_t t = 0; cpu_level_usable(l) && t < 2; t++) {
             snprintf(names[count], sizeof names[count], "%s, %u threads", cpu_level_name(l), threads[t]);
             devices[count++] = open_device(&backend_cpu, cpu_level_name(l), threads[t]);
         }
+    return count;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct shape shapes[] = {{4, 64, 64, 32, 1},  {3, 64, 128, 8, 5},   {5, 17, 64, 0, 3},   {2, 5, 128, 7, 40},  {1, 33, 256, 1, 9},
+                                          {8, 16, 512, 0, 33}, {20, 128, 256, 0, 2}, {7, 40, 128, 64, 70}, {2, 512, 128, 64, 150}};
+    static struct random_kind kinds[KINDS_MAX];
+    size_t n = random_kinds(kinds, KINDS_MAX);
+    bool on_cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
+    if (on_cuda && !cuda)
+        check(ERR_UNSUPPORTED, &(struct err){.text = "cuda was not built"});
+    owner = on_cuda ? open_device(cuda, "host", 1) : open_device(&backend_cpu, "ref", 1);
+    struct device *plain = open_device(&backend_ref, NULL, 1), *devices[32];
+    char names[32][48];
+    int count = open_all(devices, names, on_cuda);
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < sizeof shapes / sizeof *shapes; j++) {
             struct sample p;
             if (shapes[j].in % random_kind_step(kinds + i) != 0 || (i + j) % (kinds[i].type == DTYPE_MLX ? 7 : shapes[j].rows > 40 ? 3 : 1) != 0)
                 continue;
-            sample_make(ref, &p, kinds + i, shapes + j, i * 31 + j);
+            sample_make(owner, &p, kinds + i, shapes + j, i * 31 + j);
             for (int d = 0; d < count; d++)
                 run_on(devices[d], names[d], &p, 0);
             bool exact = kinds[i].type == DTYPE_F32 || kinds[i].type == DTYPE_F16 || kinds[i].type == DTYPE_BF16;
-            run_on(plain, "backend_ref", &p, exact ? 3e-6 : 2e-2);
+            run_on(plain, "backend_ref", &p, on_cuda ? CUDA_LINEAR : exact ? 3e-6 : 2e-2);
             sample_free(&p);
         }
-    for (int d = 0; d < count; d++)
+    for (int d = 0; d < count && !on_cuda; d++)
         backend_cpu.device_close(devices[d]);
-    backend_cpu.device_close(ref);
+    device_backend(owner)->device_close(owner);
     backend_ref.device_close(plain);
     printf("%zu comparisons, %zu differences\n", comparisons, differences);
     return differences != 0;

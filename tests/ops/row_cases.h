@@ -38,6 +38,7 @@ struct bench {
     void *owned[64];
     size_t owned_bytes[64];
     int owned_count;
+    struct err refused; /* the first op of the case that the backend does not have; the case's outcome says nothing then */
 };
 
 static inline void must(int rc, const struct err *err)
@@ -46,6 +47,16 @@ static inline void must(int rc, const struct err *err)
         return;
     fprintf(stderr, "failed: %s\n", err->text);
     exit(1);
+}
+
+/* A refusal is noted and the case goes on without the op; any other failure ends the program. */
+static inline void tried(struct bench *b, int rc, const struct err *err)
+{
+    if (rc == ERR_UNSUPPORTED) {
+        b->refused = b->refused.code ? b->refused : *err;
+        return;
+    }
+    must(rc, err);
 }
 
 static inline uint32_t bench_u32(struct bench *b)
@@ -77,6 +88,7 @@ static inline void bench_reset(struct bench *b, uint64_t seed)
     for (int i = 0; i < b->owned_count; i++)
         device_backend(b->d)->buffer_free(b->d, b->owned[i], b->owned_bytes[i]);
     b->owned_count = 0;
+    b->refused = (struct err){0};
     b->random = seed * 0x9e3779b97f4a7c15u + 1;
 }
 static inline float *bench_floats(struct bench *b, size_t n, float by)
@@ -154,7 +166,7 @@ static inline void pages_fill(struct bench *b, struct pages *p, uint32_t table_f
     struct kv_span *span = bench_new(b, sizeof *span);
     *span = (struct kv_span){0, n, 0, table_first};
     struct op_kv_write op = {.k = k, .v = v, .layer = &p->layer, .spans = span, .span_count = 1, .tables = p->tables};
-    must(op_kv_write(b->d, &op, &err), &err);
+    tried(b, op_kv_write(b->d, &op, &err), &err);
     bench_wait(b);
 }
 
@@ -179,13 +191,13 @@ static inline void case_norm(struct bench *b, struct outcome *out, const struct 
     struct tensor x = bench_tensor(b, c->rows, c->cols * c->n, c->variant == 2 ? 1e-4f : 1), y = bench_tensor(b, c->rows, c->cols * c->n, 1);
     struct op_norm op = {.x = x, .y = y, .dim = c->cols, .w = bench_floats(b, x.cols, 1), .eps = 1e-5f, .add = c->variant == 1,
                          .scale = c->a, .own = c->variant >= 2, .centred = c->variant == 3};
-    must(op_norm(b->d, &op, &err), &err);
+    tried(b, op_norm(b->d, &op, &err), &err);
     bench_wait(b);
     keep_tensor(out, &y);
     if (c->variant == 1)
         return;
     op.y = op.x; /* in place */
-    must(op_norm(b->d, &op, &err), &err);
+    tried(b, op_norm(b->d, &op, &err), &err);
     bench_wait(b);
     keep_tensor(out, &x);
 }
@@ -204,7 +216,7 @@ static inline struct tensor case_table(struct bench *b, uint32_t rows, uint32_t 
     for (uint32_t i = 0; i < n; i++)
         inv[i] = i == 0 ? 1.0f : inv[i - 1] * 0.79f;
     struct op_rope_table op = {.pos = case_positions(b, rows), .inv_freq = inv, .n = n, .mscale = mscale, .table = bench_tensor(b, rows, 2 * n, 1)};
-    must(op_rope_table(b->d, &op, &err), &err);
+    tried(b, op_rope_table(b->d, &op, &err), &err);
     bench_wait(b);
     return op.table;
 }
@@ -214,7 +226,7 @@ static inline void case_rope(struct bench *b, struct outcome *out, const struct 
     struct tensor table = case_table(b, c->rows, c->n, c->a), x = bench_tensor(b, c->rows, c->m * c->cols, 1);
     struct op_rope op = {.x = x, .n_heads = c->m, .head_dim = c->cols, .first = c->window, .table = table,
                          .pairing = (enum rope_pairing)c->variant};
-    must(op_rope(b->d, &op, &err), &err);
+    tried(b, op_rope(b->d, &op, &err), &err);
     bench_wait(b);
     keep_tensor(out, &table);
     keep_tensor(out, &x);
@@ -225,7 +237,7 @@ static inline void case_gated(struct bench *b, struct outcome *out, const struct
     struct err err = {0};
     struct op_gated op = {.gate = bench_tensor(b, c->rows, c->cols, c->a), .up = bench_tensor(b, c->rows, c->cols, 1),
                           .y = bench_tensor(b, c->rows, c->cols, 1), .act = (enum act)c->variant};
-    must(op_gated(b->d, &op, &err), &err);
+    tried(b, op_gated(b->d, &op, &err), &err);
     bench_wait(b);
     keep_tensor(out, &op.y);
 }
@@ -233,7 +245,7 @@ static inline void case_xielu(struct bench *b, struct outcome *out, const struct
 {
     struct err err = {0};
     struct op_xielu op = {.x = bench_tensor(b, c->rows, c->cols, c->a), .alpha_p = 0.8f, .alpha_n = 0.9f, .beta = 0.5f, .eps = -1e-6f};
-    must(op_xielu(b->d, &op, &err), &err);
+    tried(b, op_xielu(b->d, &op, &err), &err);
     bench_wait(b);
     keep_tensor(out, &op.x);
 }
@@ -241,7 +253,7 @@ static inline void case_add(struct bench *b, struct outcome *out, const struct r
 {
     struct err err = {0};
     struct op_add op = {.x = bench_tensor(b, c->rows, c->cols, 1), .y = bench_tensor(b, c->rows, c->cols, 1), .x_scale = c->a, .y_scale = c->c};
-    must(op_add(b->d, &op, &err), &err);
+    tried(b, op_add(b->d, &op, &err), &err);
     bench_wait(b);
     keep_tensor(out, &op.y);
 }
@@ -249,7 +261,7 @@ static inline void case_scale(struct bench *b, struct outcome *out, const struct
 {
     struct err err = {0};
     struct op_scale op = {.x = bench_tensor(b, c->rows, c->cols, 1), .scale = c->a, .w = c->variant ? bench_floats(b, c->cols, 1) : NULL};
-    must(op_scale(b->d, &op, &err), &err);
+    tried(b, op_scale(b->d, &op, &err), &err);
     bench_wait(b);
     keep_tensor(out, &op.x);
 }
@@ -263,7 +275,7 @@ static inline void case_blend(struct bench *b, struct outcome *out, const struct
         op.base[i] = bench_tensor(b, c->rows, c->cols, 1);
         op.y[i] = i % 2 ? op.base[i] : bench_tensor(b, c->rows, c->cols, 1);
     }
-    must(op_blend(b->d, &op, &err), &err);
+    tried(b, op_blend(b->d, &op, &err), &err);
     bench_wait(b);
     for (uint32_t i = 0; i < c->m; i++)
         keep_tensor(out, &op.y[i]);
@@ -272,7 +284,7 @@ static inline void case_match(struct bench *b, struct outcome *out, const struct
 {
     struct err err = {0};
     struct op_match op = {.x = bench_tensor(b, c->rows, c->cols, 1), .y = bench_tensor(b, c->rows, c->cols, c->a), .least = 1e-5f};
-    must(op_match(b->d, &op, &err), &err);
+    tried(b, op_match(b->d, &op, &err), &err);
     bench_wait(b);
     keep_tensor(out, &op.y);
 }
@@ -280,7 +292,7 @@ static inline void case_sparsify(struct bench *b, struct outcome *out, const str
 {
     struct err err = {0};
     struct op_sparsify op = {.x = bench_tensor(b, c->rows, c->cols, 1), .factor = c->a};
-    must(op_sparsify(b->d, &op, &err), &err);
+    tried(b, op_sparsify(b->d, &op, &err), &err);
     bench_wait(b);
     keep_tensor(out, &op.x);
 }
@@ -288,7 +300,7 @@ static inline void case_softcap(struct bench *b, struct outcome *out, const stru
 {
     struct err err = {0};
     struct op_softcap op = {.x = bench_tensor(b, c->rows, c->cols, c->a), .cap = c->c};
-    must(op_softcap(b->d, &op, &err), &err);
+    tried(b, op_softcap(b->d, &op, &err), &err);
     bench_wait(b);
     keep_tensor(out, &op.x);
 }
@@ -299,15 +311,15 @@ static inline void case_gather(struct bench *b, struct outcome *out, const struc
     for (uint32_t i = 0; i < c->n; i++)
         rows[i] = bench_u32(b) % c->rows;
     struct op_gather op = {.x = bench_tensor(b, c->rows, c->cols, 1), .y = bench_tensor(b, c->n, c->cols, 1), .rows = rows};
-    must(op_gather(b->d, &op, &err), &err);
+    tried(b, op_gather(b->d, &op, &err), &err);
     bench_wait(b); /* what copy_in reads is the host's and does not change */
     size_t bytes = (size_t)op.y.rows * op.y.stride * sizeof(float);
     struct op_copy_in in = {bench_new(b, bytes), op.y.data, bytes};
     struct op_copy copy = {bench_new(b, bytes), in.dst, bytes};
     struct op_copy_out back = {bench_new(b, bytes), copy.dst, bytes};
-    must(op_copy_in(b->d, &in, &err), &err);
-    must(op_copy(b->d, &copy, &err), &err);
-    must(op_copy_out(b->d, &back, &err), &err);
+    tried(b, op_copy_in(b->d, &in, &err), &err);
+    tried(b, op_copy(b->d, &copy, &err), &err);
+    tried(b, op_copy_out(b->d, &back, &err), &err);
     bench_wait(b);
     keep(out, PART_BYTES, back.dst, bytes);
 }
@@ -328,7 +340,7 @@ static inline void case_store(struct bench *b, struct outcome *out, const struct
     uint32_t from = first ? 0 : 1;
     if (c->variant == 0) {
         struct op_kv_write op = {.k = k, .v = v, .layer = &p.layer, .spans = spans + from, .span_count = 2 - from, .tables = p.tables};
-        must(op_kv_write(b->d, &op, &err), &err);
+        tried(b, op_kv_write(b->d, &op, &err), &err);
     } else {
         struct tensor q = bench_tensor(b, rows, c->heads * c->d_k, 1), none = {0};
         struct op_attn_prepare op = {.q = q, .k = k, .v = v, .n_heads = c->heads, .head_dim = c->d_k,
@@ -337,7 +349,7 @@ static inline void case_store(struct bench *b, struct outcome *out, const struct
                                      .table = c->variant & 4 ? case_table(b, rows, c->d_k / 2 - (c->variant & 8 ? 4 : 0), 1) : none,
                                      .pairing = c->variant & 8 ? ROPE_ADJACENT : ROPE_HALVES, .layer = &p.layer, .spans = spans + from,
                                      .span_count = 2 - from, .tables = p.tables};
-        must(op_attn_prepare(b->d, &op, &err), &err);
+        tried(b, op_attn_prepare(b->d, &op, &err), &err);
         bench_wait(b);
         keep_tensor(out, &q);
         keep_tensor(out, &k);
@@ -346,6 +358,23 @@ static inline void case_store(struct bench *b, struct outcome *out, const struct
     /* norms differ in the last bit between backends, so stored bytes may too: then they count as part of attention's error */
     if (c->variant < 2)
         keep(out, PART_BYTES, p.table[0], p.page_bytes * p.page_count);
+}
+
+/* What one layer's pages hold (variant 0: f16, 1: f32, 2: q8), as another stores it; the last page is not full. */
+static inline void case_convert(struct bench *b, struct outcome *out, const struct row_case *c)
+{
+    struct err err = {0};
+    enum kv_format early = c->variant == 0 ? KV_F16 : c->variant == 1 ? KV_F32 : KV_Q8;
+    uint32_t positions = 2 * KV_PAGE + 17;
+    struct pages from = pages_new(b, early, early, c->kv_heads, c->d_k, c->d_v, c->latent, 1, positions);
+    struct pages to = pages_new(b, c->k, c->v, c->kv_heads, c->d_k, c->d_v, c->latent, 1, positions);
+    pages_fill(b, &from, 0, positions);
+    struct op_kv_convert op = {.from = &from.layer, .to = &to.layer, .page_count = 3, .positions_last = 17};
+    for (uint32_t i = 0; i < op.page_count; i++)
+        op.from_pages[i] = from.tables[i], op.to_pages[i] = to.tables[i];
+    tried(b, op_kv_convert(b->d, &op, &err), &err);
+    bench_wait(b);
+    keep(out, PART_BYTES, to.table[0], to.page_bytes * to.page_count);
 }
 
 /* The CPU backend takes queries of code formats to 16-bit integers per 32, turned first (docs/arithmetic.md): the reference gets what that stands
@@ -387,7 +416,7 @@ static inline void case_attention(struct bench *b, struct outcome *out, const st
                               .sinks = c->sinks ? bench_floats(b, c->heads, 3) : NULL};
     if (strcmp(device_backend(b->d)->name, "ref") == 0)
         case_quantise(&op.q, c->k, c->d_k);
-    must(op_attention(b->d, &op, &err), &err);
+    tried(b, op_attention(b->d, &op, &err), &err);
     bench_wait(b);
     keep_tensor(out, &op.y);
 }
@@ -413,7 +442,7 @@ static inline void case_route(struct bench *b, struct outcome *out, const struct
     float *logits = op.logits.data;
     for (size_t i = 0; c->variant & 32 && i < (size_t)c->rows * op.logits.stride; i++)
         logits[i] = nearbyintf(logits[i]);
-    must(op_route(b->d, &op, &err), &err);
+    tried(b, op_route(b->d, &op, &err), &err);
     bench_wait(b);
     keep(out, PART_BYTES, op.ids, slots * sizeof *op.ids);
     keep(out, PART_FLOATS, op.weights, slots * sizeof *op.weights);
@@ -423,7 +452,7 @@ static inline void case_expert_sum(struct bench *b, struct outcome *out, const s
     struct err err = {0};
     struct op_expert_sum op = {.x = bench_tensor(b, c->rows * c->n, c->cols, 1), .y = bench_tensor(b, c->rows, c->cols, 1),
                                .weights = bench_floats(b, (size_t)c->rows * c->n, 0.5f), .add = c->variant != 0};
-    must(op_expert_sum(b->d, &op, &err), &err);
+    tried(b, op_expert_sum(b->d, &op, &err), &err);
     bench_wait(b);
     keep_tensor(out, &op.y);
 }
@@ -490,14 +519,14 @@ static inline void state_step(struct bench *b, struct state_op *o, const struct 
         tensor_copy(&o->delta.a, &o->a, first, rows);
         tensor_copy(&o->delta.b, &o->b, first, rows);
         o->delta.spans = spans, o->delta.span_count = count;
-        must(op_delta_net(b->d, &o->delta, &err), &err);
+        tried(b, op_delta_net(b->d, &o->delta, &err), &err);
     } else if (o->is_mamba) {
         tensor_copy(&o->mamba.dt, &o->a, first, rows);
         o->mamba.spans = spans, o->mamba.span_count = count;
-        must(op_mamba(b->d, &o->mamba, &err), &err);
+        tried(b, op_mamba(b->d, &o->mamba, &err), &err);
     } else {
         o->conv.spans = spans, o->conv.span_count = count;
-        must(op_short_conv(b->d, &o->conv, &err), &err);
+        tried(b, op_short_conv(b->d, &o->conv, &err), &err);
     }
     bench_wait(b);
 }
@@ -648,6 +677,9 @@ static inline size_t row_cases(struct row_case *cases)
                 float scale = 1 / sqrtf((float)d);
                 CASE("kv_write", 0, case_store, .rows = 40, .kv_heads = 2, .d_k = d, .d_v = d_v, .k = (enum kv_format)k, .v = (enum kv_format)v,
                      .a = i % 2 ? 1 : 1e-3f)
+                bool groups = kv_format_k_bytes(KV_Q8, d) && kv_format_v_bytes(KV_Q8, d_v);
+                CASE("kv_convert", 0, case_convert, .kv_heads = 1 + (uint32_t)i % 3, .d_k = d, .d_v = d_v, .k = (enum kv_format)k, .v = (enum kv_format)v,
+                     .variant = (k + (int)i) % (groups ? 3 : 2))
                 CASE("attn_prepare", 2e-6, case_store, .rows = i % 2 ? 1 : 9, .heads = 4, .kv_heads = 2, .d_k = d, .d_v = d,
                      .k = (enum kv_format)k, .v = kv_format_v_bytes((enum kv_format)v, d) ? (enum kv_format)v : KV_F32, .a = 1,
                      .variant = 1 + (int)(i % 2) * 2 + 4 + (k % 2 && d > 16 ? 8 : 0))
@@ -666,6 +698,8 @@ static inline size_t row_cases(struct row_case *cases)
                 continue;
             CASE("kv_write latent", 0, case_store, .rows = 40, .kv_heads = latents[i].kv_heads, .d_k = d, .d_v = d_v, .k = (enum kv_format)f,
                  .v = (enum kv_format)f, .a = 1, .latent = true)
+            CASE("kv_convert latent", 0, case_convert, .kv_heads = latents[i].kv_heads, .d_k = d, .d_v = d_v, .k = (enum kv_format)f,
+                 .v = (enum kv_format)f, .variant = f % 2, .latent = true)
             CASE("attention latent decode", ATTENTION, case_attention, .rows = 1, .n = 300, .m = 33, .heads = latents[i].heads,
                  .kv_heads = latents[i].kv_heads, .d_k = d, .d_v = d_v, .k = (enum kv_format)f, .v = (enum kv_format)f,
                  .a = 1 / sqrtf((float)d), .latent = true)
@@ -715,6 +749,12 @@ static inline struct device_reserve row_cases_reserve(void)
     return (struct device_reserve){.rows_max = 128, .cols_max = 4096, .heads_max = 64, .head_dim_max = 576, .context_max = 8192,
                                    .logit_rows_max = 16, .vocab_max = 40000, .state_dim_max = 128, .experts_max = 512, .slots_max = 8, .expert_cols_max = 1024,
                                    .latent_dim_max = 512};
+}
+
+/* In how many ways the case's rows can be cut into spans (variants 0 .. that); each must leave the same bytes.  0: it has none. */
+static inline int row_case_cuts(const struct row_case *c)
+{
+    return c->run == case_attention ? 3 : c->run == case_short_conv || c->run == case_delta_net || c->run == case_mamba ? CUT_COUNT : 0;
 }
 
 static inline void row_case_run(struct bench *b, const struct row_case *c, size_t index, struct outcome *out)

@@ -1,17 +1,12 @@
-/* tests/ops/rows_law.c - the first law at the ops: a row of linear is the same bytes whatever rows stand beside it.
+/* tests/ops/rows_law.c - the first law at the ops: a row of linear is the same bytes whatever rows stand beside it, a row of attention and of
+ * recurrent layers whatever spans the step is cut in.
  *
- * usage: ops_rows_law [cuda]        every weight type; 300 rows at once against 1, 3, 8, 9, 17, 40, 70 and 130 of them */
+ * usage: ops_rows_law [cuda]        every weight type; 300 rows at once against 1, 3, 8, 9, 17, 40, 70 and 130 of them; every case that has spans */
 #include "backend_cpu/backend_cpu.h"
 
+#include "other_backend.h"
 #include "random_weight.h"
 #include "row_cases.h"
-
-#ifdef RH_HAVE_CUDA
-#include "backend_cuda/backend_cuda.h"
-static const struct backend *const cuda = &backend_cuda;
-#else
-static const struct backend *const cuda = NULL;
-#endif
 
 enum { ALL = 300 };
 
@@ -49,6 +44,28 @@ static void check_kind(struct bench *b, const struct random_kind *kind, uint32_t
     random_weight_free(&src);
 }
 
+static void check_cuts(struct bench *b)
+{
+    size_t n = row_cases(NULL);
+    struct row_case *cases = calloc(n, sizeof *cases);
+    struct outcome whole, other;
+    row_cases(cases);
+    for (size_t i = 0; i < n; i++) {
+        row_case_run(b, cases + i, i, &whole);
+        for (int v = 0; v < row_case_cuts(cases + i); v++) {
+            struct row_case cut = cases[i];
+            cut.variant = v;
+            row_case_run(b, &cut, i, &other);
+            for (int p = 0; p < whole.count; p++, compared++)
+                if (memcmp(whole.parts[p].data, other.parts[p].data, whole.parts[p].size_bytes) && wrong++ < 20)
+                    printf("wrong: %s (case %zu): part %d differs in spans %d\n", cases[i].what, i, p, v);
+            outcome_free(&other);
+        }
+        outcome_free(&whole);
+    }
+    free(cases);
+}
+
 int main(int argc, char **argv)
 {
     static struct random_kind kinds[96];
@@ -71,6 +88,9 @@ int main(int argc, char **argv)
         if (!scales)
             check_kind(&b, kinds + i, i % 2 ? 70 : 129, i % 3 == 0 ? 2304 : i % 3 == 1 ? 256 : 1280, 100 + i);
     }
+    reserve = row_cases_reserve();
+    must(be->reserve(b.d, &reserve, &err), &err);
+    check_cuts(&b);
     printf("%zu comparisons, %zu wrong\n", compared, wrong);
     bench_reset(&b, 0);
     be->device_close(b.d);

@@ -57,22 +57,13 @@ static void check_variants(struct device *d, const struct row_case *c, size_t i,
         head->backend = &backend_cpu;
         compare("attn_prepare, composed", "ref", 1, whole, &other);
         outcome_free(&other);
-    } else if (c->run == case_attention && i % 3 == 0) {
-        for (int v = 0; v < 3; v++) {
-            struct row_case cut = *c;
-            cut.variant = v;
-            row_case_run(&b, &cut, i, &other);
-            compare("attention, other spans", "ref", 1, whole, &other);
-            outcome_free(&other);
-        }
-    } else if (c->run == case_short_conv || c->run == case_delta_net) {
-        for (int v = 0; v < CUT_COUNT; v++) {
-            struct row_case cut = *c;
-            cut.variant = v;
-            row_case_run(&b, &cut, i, &other);
-            compare(c->run == case_delta_net ? "delta_net, other spans" : "short_conv, other spans", "ref", 1, whole, &other);
-            outcome_free(&other);
-        }
+    }
+    for (int v = 0; (c->run != case_attention || i % 3 == 0) && v < row_case_cuts(c); v++) {
+        struct row_case cut = *c;
+        cut.variant = v;
+        row_case_run(&b, &cut, i, &other);
+        compare("other spans", "ref", 1, whole, &other);
+        outcome_free(&other);
     }
     bench_reset(&b, 0);
 }

@@ -105,7 +105,7 @@ static inline void sample_case_run(struct bench *b, size_t i, struct outcome *ou
         sample_case_row(b, i, vocab, params + r, row + r);
     }
     struct op_sample_rows op = {.logits = logits, .rows = row, .results = result, .vocab = vocab};
-    must(op_sample_rows(b->d, &op, &err), &err);
+    tried(b, op_sample_rows(b->d, &op, &err), &err);
     bench_wait(b);
     uint32_t ids[SAMPLE_ROWS * (SAMPLE_TOP_MAX + 2)] = {0};
     float values[SAMPLE_ROWS * (SAMPLE_TOP_MAX + 2)] = {0};
