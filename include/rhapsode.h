@@ -41,6 +41,7 @@ struct rh_host_options {
     uint32_t spin_us;         /* how long idle workers spin before they sleep; 0 = 60 */
     uint32_t cpus_left;       /* CPUs that spinning workers leave to others; 0 = none */
     uint64_t state_bytes;     /* budget of sequence state; 0 = what the largest context of one sequence takes, within free memory */
+    uint64_t gpu_bytes;       /* most of a GPU's own memory that is taken; 0 = what is free when it is needed */
     const char *store_dir;    /* NULL = $RHAPSODE_HOME or ~/.local/share/rhapsode, given by the caller's environment reading */
 };
 int rh_host_open(const struct rh_host_options *opt, struct rh_host **out, struct rh_error *err);
@@ -277,6 +278,9 @@ int rh_score_json(struct rh_model *m, const struct rh_score_options *opt, char *
 struct rh_bench_options { uint32_t prompt, decode, repetitions, depth, sequences; };
 /* The JSON of `rhapsode bench`: prefill and decode tokens/s with the limits measured beside them; free with rh_free. */
 int rh_bench_json(struct rh_model *m, const struct rh_bench_options *opt, char **out, struct rh_error *err);
+
+/* The JSON of `rhapsode bench --limits`: what the host's device can do at best, measured while no model of the host works; free with rh_free. */
+int rh_limits_json(struct rh_host *h, char **out, struct rh_error *err);
 
 struct rh_kvcheck_options {
     const char *formats;           /* names with commas; NULL = all */

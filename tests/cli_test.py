@@ -381,6 +381,15 @@ def test_bench():
     assert "prefill" not in out and out["decode"]["median_tokens_per_s"] > 0 and out["depth"] == 50
 
 
+def test_bench_limits():
+    out = run_json("bench", "--limits", "--device", "cpu", "-t", 2)
+    assert out["backend"] == "cpu" and out["threads"] == 2 and out["memory_total_bytes"] > 0
+    assert set(out["limits"]) == {"read_gb_per_s", "int8_gop_per_s", "f32_gop_per_s"}
+    assert all(0 < row["median"] <= row["best"] for row in out["limits"].values()), out
+    assert b"read_gb_per_s" in run("bench", "--limits", "--device", "cpu").stdout
+    one_line(run("bench", "--limits", "--device", "ref", status=1), "rhapsode bench", "no probes")
+
+
 # ---- bad input ----
 
 USAGE = [
@@ -396,6 +405,7 @@ USAGE = [
     ["score", LLAMA], ["score", LLAMA, "--ids", "1", "--file", "x"], ["score", LLAMA, "--ids", "1,2", "--logits", "all"],
     ["generate", LLAMA, "--prompt", "x", "--kv", "q7"], ["generate", LLAMA, "--prompt", "x", "--kv", "f16:"],
     ["detokenize", LLAMA], ["render", LLAMA], ["info"], ["bench", LLAMA, "-r", "0"], ["completion", "tcsh"],
+    ["bench"], ["bench", LLAMA, "--limits"],
 ]
 
 

@@ -106,8 +106,27 @@ int cli_info(struct options *o)
     return rc;
 }
 
+static int limits(const struct options *o)
+{
+    struct session s = {0};
+    struct rh_error err = {0};
+    char *json = NULL;
+    int rc = session_open_host(&s, "bench", o);
+    if (rc == 0 && rh_limits_json(s.host, &json, &err))
+        rc = session_fail("bench", &err);
+    if (rc == 0)
+        rc = print_result("bench", json, o->json);
+    rh_free(json);
+    session_close(&s);
+    return rc;
+}
+
 int cli_bench(struct options *o)
 {
+    if (o->bench_limits == (o->arg_count > 0))
+        return session_usage("bench", o->bench_limits ? "--limits takes no MODEL" : "expected a MODEL, or --limits");
+    if (o->bench_limits)
+        return limits(o);
     struct session s = {0};
     struct rh_error err = {0};
     char *json = NULL;

@@ -19,6 +19,8 @@
     X(CPU_ISA, STR, cpu_isa, "cpu-isa", 0, "", G_HOST, 0, 0, "LEVEL", "highest instruction level: ref, avx2, avx512, avx512vnni")         \
     X(NO_PIN, FLAG, no_pin, "no-pin", 0, "", G_HOST, 0, 0, "", "leave worker threads unpinned")                                           \
     X(STATE, SIZE, state, "state", 0, "state-bytes", G_HOST, 1, 9e18, "BYTES", "budget of sequence state (K, M, G suffixes)")             \
+    X(GPU_MEMORY, SIZE, gpu_memory, "gpu-memory", 0, "", G_HOST, 1, 9e18, "BYTES", "most of the GPU's memory to take; default: what is free")      \
+    X(GPU_LAYERS, STR, gpu_layers, "gpu-layers", 0, "n-gpu-layers", G_HOST, 0, 0, "N", "layers on the GPU: all is what there is")             \
     X(STORE, STR, store, "store", 0, "", G_ALL, 0, 0, "DIR", "folder of the model store; default $RHAPSODE_HOME")                         \
     /* model */                                                                                                                           \
     X(CONTEXT, U32, context, "context", 'c', "ctx", G_MODEL, 1, 4294967295.0, "N", "positions of the context; default: the model's own")  \
@@ -131,6 +133,7 @@
     X(BENCH_DECODE, U32, bench_decode, "n-gen", 'n', "", G_BENCH, 0, 10000000, "N", "decoded tokens; default 128, 0: none")               \
     X(BENCH_REPS, U32, bench_reps, "repetitions", 'r', "", G_BENCH, 1, 1000, "N", "repetitions; default 5")                               \
     X(BENCH_DEPTH, U32, bench_depth, "depth", 'd', "", G_BENCH, 0, 10000000, "N", "tokens already in the context")                        \
+    X(BENCH_LIMITS, FLAG, bench_limits, "limits", 0, "", G_BENCH, 0, 0, "", "no MODEL: what the device can do at best, measured")             \
     X(BENCH_SEQUENCES, U32, bench_sequences, "sequences", 0, "", G_BENCH, 1, 1024, "N", "sequences decoded side by side; default 1")
 
 #endif

@@ -55,11 +55,22 @@ static int fail_err(const char *verb, const struct err *err)
     return 1;
 }
 
+int session_open_host(struct session *s, const char *verb, const struct options *o)
+{
+    struct rh_error err = {0};
+    struct rh_host_options host = {.backend = o->backend, .cpu_isa = o->cpu_isa, .threads = o->threads, .no_pin = o->no_pin,
+                                   .state_bytes = o->state, .gpu_bytes = o->gpu_memory, .store_dir = o->store_dir,
+                                   .spin_us = s->spin_us, .cpus_left = s->cpus_left};
+    s->verb = verb;
+    if (o->gpu_layers && strcmp(o->gpu_layers, "all") != 0)
+        return session_usage(verb, "--gpu-layers: layers beside the GPU, on the CPU, are not supported yet; expected all");
+    return rh_host_open(&host, &s->host, &err) ? session_fail(verb, &err) : 0;
+}
+
 int session_open(struct session *s, const char *verb, const struct options *o, bool inspect_only)
 {
     struct rh_error rerr = {0};
     struct err err = {0};
-    s->verb = verb;
     if (o->kv && rh_kv_check(o->kv, &rerr))
         return session_usage(verb, "--%s", rerr.text);
     if (o->chat_template) {
@@ -69,15 +80,14 @@ int session_open(struct session *s, const char *verb, const struct options *o, b
     }
     if (o->kv_config && file_read(&s->kv_config, o->kv_config, SMALL_FILE_MAX, &err))
         return fail_err(verb, &err);
-    struct rh_host_options host = {.backend = o->backend, .cpu_isa = o->cpu_isa, .threads = o->threads, .no_pin = o->no_pin,
-                                   .state_bytes = o->state, .store_dir = o->store_dir, .spin_us = s->spin_us, .cpus_left = s->cpus_left};
     struct rh_model_options model = {.context = o->context, .kv = o->kv, .kv_config = {s->kv_config.p, s->kv_config.n},
                                      .kv_start = o->kv_start, .kv_force = o->kv_force, .rows_max = o->rows, .draft = o->draft, .step_ms = o->step_ms,
                                      .inspect_only = inspect_only,
                                      .chat_template = o->chat_template ? s->template_text.p : NULL};
-    if (rh_host_open(&host, &s->host, &rerr) || rh_model_open(s->host, o->args[0], &model, &s->model, &rerr))
-        return session_fail(verb, &rerr);
-    return 0;
+    int rc = session_open_host(s, verb, o);
+    if (rc == 0 && rh_model_open(s->host, o->args[0], &model, &s->model, &rerr))
+        rc = session_fail(verb, &rerr);
+    return rc;
 }
 
 void session_close(struct session *s)

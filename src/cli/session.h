@@ -17,6 +17,7 @@ struct session {
     struct rh_model *model;
     struct buf template_text, kv_config;
 };
+int session_open_host(struct session *s, const char *verb, const struct options *o); /* the device alone */
 int session_open(struct session *s, const char *verb, const struct options *o, bool inspect_only);
 void session_close(struct session *s);
 

@@ -13,7 +13,7 @@
     X(detokenize, "MODEL", 1, 1, G_IDS, "token ids -> bytes")                                                                     \
     X(render, "MODEL", 1, 1, G_MODEL | G_RENDER | G_TOOLS, "chat messages -> prompt text")                                        \
     X(info, "MODEL", 1, 1, G_HOST | G_MODEL | G_JSON, "what a model is and what it needs")                                        \
-    X(bench, "MODEL", 1, 1, G_HOST | G_MODEL | G_BENCH | G_JSON, "prefill and decode speed against the machine's limits")         \
+    X(bench, "[MODEL]", 0, 1, G_HOST | G_MODEL | G_BENCH | G_JSON, "prefill and decode speed against the machine's limits")         \
     X(kvcheck, "MODEL", 1, 1, G_HOST | G_MODEL | G_KVCHECK | G_JSON, "what every format of stored keys and values costs a model") \
     X(pull, "ORG/REPO[:FILE]", 1, 1, G_PULL, "fetch a model from the hub into the store")                                         \
     X(add, "NAME FILE", 2, 2, G_STORE, "take a local model file into the store")                                                  \

@@ -1,6 +1,6 @@
 /* front/front_int.h - inside the front only: the library's objects.
  *
- * Files: lib_host.c (host, log), lib_model.c (open, close, text verbs), lib_info.c, lib_request.c (submit, poll), lib_score.c, lib_bench.c;
+ * Files: lib_host.c (host, log), lib_model.c (open, close, text verbs), lib_info.c, lib_request.c (submit, poll), lib_score.c, lib_bench.c, lib_limits.c (limits.h);
  *        texts.c (tokenizer and template of a model), history.c (chats -> ids), prepare.c (preparation workers), stream.c (ids -> text with hold-back),
  *        reading.c (text -> typed events), calls.c (answers that must begin with a call), shorten.c (prompts that are too long), embedding.c,
  *        sampling.c (public sampling <-> the engine's), identity.c. */
@@ -121,9 +121,11 @@ struct rh_host {
     struct engine_gate gate;
     struct prepare_pool prepare;
     uint64_t state_bytes;
+    uint64_t gpu_bytes, gpu_free_bytes; /* most that may be taken of the device's own memory (0: all); free when the host was opened */
     char *store_dir; /* NULL */
     _Atomic uint32_t models;
 };
+void host_space(const struct rh_host *h, struct plan_space *out); /* where weights and state go: lib_host.c */
 
 struct rh_model {
     _Atomic uint32_t refs;    /* the owner's and one per request */

@@ -3,16 +3,14 @@
  * Random ids; prefill wants the logits of its last row only, decode of every row; nothing is sampled, nothing is detokenised.  One warm-up
  * each, then the repetitions: median, best, spread.  Ends with a greedy generation computed in two different ways, ids compared. */
 #include "backend_cpu/probe.h"
-#ifdef RH_HAVE_CUDA
-#include "backend_cuda/cuda_probe.h"
-#endif
 #include "base/mem.h"
 #include "base/rng.h"
 #include "front/front_int.h"
+#include "front/limits.h"
 
 #include <stdlib.h>
 
-enum { SANITY_PROMPT = 24, SANITY_TOKENS = 16, REPS_MAX = 1000, PROBE_REPEATS = 7 };
+enum { SANITY_PROMPT = 24, SANITY_TOKENS = 16, REPS_MAX = 1000 };
 
 struct bench {
     struct rh_model *m;
@@ -186,51 +184,6 @@ static double put_rates(struct buf *b, const char *key, uint32_t tokens, double 
     return median;
 }
 
-/* What this machine can do at best, measured in the same run: reading the weights, integer and f32 arithmetic. */
-struct limits {
-    struct probe_result read, int8, f32; /* of a GPU: read only, and */
-    struct probe_result copy, f16, edge_us;
-};
-
-#ifdef RH_HAVE_CUDA
-enum { CUDA_PROBE_MIB = 4096 };
-
-static int gpu_limits(struct device *d, struct limits *out, struct err *err)
-{
-    struct cuda_limits l;
-    int rc = cuda_probe(d, (size_t)CUDA_PROBE_MIB << 20, 4 * PROBE_REPEATS, &l, err);
-    out->read = (struct probe_result){.best = l.read.best, .median = l.read.median};
-    out->copy = (struct probe_result){.best = l.copy.best, .median = l.copy.median};
-    out->f16 = (struct probe_result){.best = l.f16.best, .median = l.f16.median};
-    out->edge_us = (struct probe_result){.best = l.edge_us.best, .median = l.edge_us.median};
-    return rc;
-}
-#else
-static int gpu_limits(struct device *d, struct limits *out, struct err *err)
-{
-    (void)d, (void)out, (void)err;
-    return 0;
-}
-#endif
-
-static int measure_limits(const struct model_info *info, const struct device_info *d, struct device *device, struct limits *out, struct err *err)
-{
-    *out = (struct limits){0};
-    if (strcmp(d->backend, "cuda") == 0)
-        return gpu_limits(device, out, err);
-    if (strcmp(d->backend, "cpu") != 0)
-        return 0;
-    int rc = probe_read(d->n_threads, info->read_bytes_per_token, PROBE_REPEATS, &out->read, err);
-    if (rc == 0)
-        rc = probe_int8(d->level, d->n_threads, PROBE_REPEATS, &out->int8, err);
-    return rc ? rc : probe_fma(d->level, d->n_threads, PROBE_REPEATS, &out->f32, err);
-}
-
-static void put_limit(struct buf *b, const char *key, const struct probe_result *r, bool last)
-{
-    buf_printf(b, "\"%s\":{\"best\":%.6g,\"median\":%.6g}%s", key, r->best, r->median, last ? "}" : ",");
-}
-
 static void put_share(struct buf *b, const char *key, double part, double whole)
 {
     if (whole > 0)
@@ -259,7 +212,7 @@ static int report(struct bench *b, struct probe_ticks from, struct buf *out, str
     struct limits limits;
     double steal = probe_steal_share(from, probe_ticks_now());
     b->m->host->backend->device_info(b->m->host->device, &d);
-    int rc = measure_limits(info, &d, b->m->host->device, &limits, err);
+    int rc = limits_measure(b->m->host->device, info->read_bytes_per_token, &limits, err);
     if (rc)
         return rc;
     buf_z(out, "{\"model\":");
@@ -272,26 +225,19 @@ static int report(struct bench *b, struct probe_ticks from, struct buf *out, str
         double operations = (double)info->operations_per_token - head + head / b->o.prompt;
         double gop = put_rates(out, "prefill", b->o.prompt, b->prefill, b->reps) * operations / 1e9;
         buf_printf(out, ",\"gop_per_s\":%.6g", gop);
-        put_share(out, "percent_of_int8_limit", gop, limits.int8.best);
-        put_share(out, "percent_of_f32_limit", gop, limits.f32.best);
-        put_share(out, "percent_of_f16_limit", gop, limits.f16.best);
+        put_share(out, "percent_of_int8_limit", gop, limits_best(&limits, "int8_gop_per_s"));
+        put_share(out, "percent_of_f32_limit", gop, limits_best(&limits, "f32_gop_per_s"));
+        put_share(out, "percent_of_f16_limit", gop, limits_best(&limits, "f16_gop_per_s"));
         buf_char(out, '}');
     }
     if (b->o.decode) {
         double gb = put_rates(out, "decode", b->o.decode, b->decode, b->reps) / b->o.sequences * (double)info->read_bytes_per_token / 1e9;
         buf_printf(out, ",\"read_gb_per_s\":%.6g", gb);
-        put_share(out, "percent_of_read_limit", gb, limits.read.best);
+        put_share(out, "percent_of_read_limit", gb, limits_best(&limits, "read_gb_per_s"));
         buf_char(out, '}');
     }
-    buf_z(out, ",\"limits\":{");
-    put_limit(out, "read_gb_per_s", &limits.read, false);
-    put_limit(out, "int8_gop_per_s", &limits.int8, false);
-    if (limits.f16.best > 0) {
-        put_limit(out, "copy_gb_per_s", &limits.copy, false);
-        put_limit(out, "f16_gop_per_s", &limits.f16, false);
-        put_limit(out, "graph_edge_us", &limits.edge_us, false);
-    }
-    put_limit(out, "f32_gop_per_s", &limits.f32, true);
+    buf_char(out, ',');
+    limits_put(&limits, out);
     buf_printf(out, ",\"steal_percent\":%.3g", steal * 100);
     rc = put_sanity(b, out, err);
     buf_char(out, '}');

@@ -31,6 +31,25 @@ void rh_log_set(rh_log sink, void *ctx, int level_max)
     log_sink_set(sink ? forward_log : NULL, ctx, (enum log_level)level_max);
 }
 
+void host_space(const struct rh_host *h, struct plan_space *out)
+{
+    struct device_info d;
+    h->backend->device_info(h->device, &d);
+    plan_space_read(&d, h->gpu_bytes, h->gpu_free_bytes, out);
+}
+
+/* A budget of GPU memory without a GPU is a mistake, not a wish. */
+static int take_gpu_budget(struct rh_host *h, uint64_t bytes, struct err *err)
+{
+    struct device_info d;
+    h->backend->device_info(h->device, &d);
+    h->gpu_bytes = bytes;
+    h->gpu_free_bytes = d.memory_free_bytes;
+    if (bytes && !d.own_memory)
+        return err_set(err, ERR_ARGUMENT, "a budget of GPU memory: device '%s' has no memory of its own", d.backend);
+    return 0;
+}
+
 int rh_host_open(const struct rh_host_options *opt, struct rh_host **out, struct rh_error *rerr)
 {
     struct err err = {0};
@@ -48,6 +67,8 @@ int rh_host_open(const struct rh_host_options *opt, struct rh_host **out, struct
                                 .spin_us = opt->spin_us, .cpus_left = opt->cpus_left};
     if (rc == 0)
         rc = backends_open(opt->backend, &cfg, &h->backend, &h->device, &err);
+    if (rc == 0)
+        rc = take_gpu_budget(h, opt->gpu_bytes, &err);
     if (rc) {
         rh_host_close(h);
         return front_error(rerr, &err, rc);

@@ -176,8 +176,21 @@ static void put_state(struct buf *b, const struct rh_model *m, const struct kv_c
     buf_char(b, '}');
 }
 
-static void put_plan(struct buf *b, const struct plan *plan, const struct plan_machine *machine, uint64_t needed)
+/* What is planned in a space and not there yet. */
+static uint64_t still_needed(const struct plan *plan, const char *space)
 {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < plan->count; i++)
+        if (strcmp(plan->rows[i].space, space) == 0 && plan->rows[i].planned_bytes > plan->rows[i].live_bytes)
+            sum += plan->rows[i].planned_bytes - plan->rows[i].live_bytes;
+    return sum;
+}
+
+static void put_plan(struct buf *b, const struct plan *plan, const struct plan_space *space)
+{
+    struct plan_machine machine;
+    plan_machine_read(&machine);
+    uint64_t needed = still_needed(plan, "host"), on_device = still_needed(plan, space->name);
     buf_z(b, ",\"memory\":[");
     for (uint32_t i = 0; i < plan->count; i++) {
         buf_printf(b, "%s{", i ? "," : "");
@@ -187,11 +200,16 @@ static void put_plan(struct buf *b, const struct plan *plan, const struct plan_m
         put_u64(b, "live", plan->rows[i].live_bytes), buf_char(b, '}');
     }
     buf_z(b, "],\"machine\":{");
-    put_u64(b, "total_bytes", machine->total_bytes), buf_char(b, ',');
-    put_u64(b, "available_bytes", machine->available_bytes), buf_char(b, ',');
-    put_u64(b, "rss_anon_bytes", machine->rss_anon_bytes), buf_char(b, ',');
+    put_u64(b, "total_bytes", machine.total_bytes), buf_char(b, ',');
+    put_u64(b, "available_bytes", machine.available_bytes), buf_char(b, ',');
+    put_u64(b, "rss_anon_bytes", machine.rss_anon_bytes), buf_char(b, ',');
     put_u64(b, "needed_bytes", needed);
-    buf_printf(b, ",\"runs\":%s}", needed <= machine->available_bytes ? "true" : "false");
+    if (space->own) {
+        buf_char(b, ','), put_u64(b, "gpu_total_bytes", space->total_bytes);
+        buf_char(b, ','), put_u64(b, "gpu_available_bytes", space->available_bytes);
+        buf_char(b, ','), put_u64(b, "gpu_needed_bytes", on_device);
+    }
+    buf_printf(b, ",\"runs\":%s}", needed <= machine.available_bytes && on_device <= space->available_bytes ? "true" : "false");
 }
 
 static void put_device(struct buf *b, const struct rh_model *m)
@@ -206,35 +224,32 @@ static void put_device(struct buf *b, const struct rh_model *m)
 }
 
 /* The plan: the whole budget when the model is loaded, else what the asked context takes. */
-static void make_plan(struct rh_model *m, const struct kv_config *kv, uint32_t context, struct plan *plan, uint64_t *needed)
+static void make_plan(struct rh_model *m, const struct kv_config *kv, uint32_t context, const char *space, struct plan *plan)
 {
     struct engine_stats stats = {0};
     if (m->engine)
         engine_stats(m->engine, &stats);
     struct plan_input in = {.model = model_info(m->model), .state_planned = m->engine ? m->state_budget : kv_plan_bytes(kv, context),
-                            .state_live = stats.kv.live_bytes, .text_bytes = texts_bytes(&m->texts), .loaded = m->engine != NULL};
+                            .state_live = stats.kv.live_bytes, .text_bytes = texts_bytes(&m->texts), .loaded = m->engine != NULL, .space = space};
     if (m->draft) {
         in.draft = model_info(m->draft);
         in.draft_state_planned = m->draft_budget;
         in.draft_state_live = stats.draft_live_bytes;
     }
     plan_make(&in, plan);
-    *needed = 0;
-    for (uint32_t i = 0; i < plan->count; i++)
-        if (plan->rows[i].planned_bytes > plan->rows[i].live_bytes)
-            *needed += plan->rows[i].planned_bytes - plan->rows[i].live_bytes;
 }
 
 uint32_t rh_memory(struct rh_model *m, struct rh_memory *out, uint32_t most)
 {
     struct plan plan;
+    struct plan_space space;
     struct kv_config kv;
-    uint64_t needed;
     uint32_t n = 0;
     if (!m->engine)
         return 0;
     engine_kv_config(m->model, m->host->device, m->options.rows_max, &kv);
-    make_plan(m, &kv, kv.context_max, &plan, &needed);
+    host_space(m->host, &space);
+    make_plan(m, &kv, kv.context_max, space.name, &plan);
     for (; n < plan.count && n < most; n++)
         out[n] = (struct rh_memory){plan.rows[n].space, plan.rows[n].component, plan.rows[n].planned_bytes, plan.rows[n].live_bytes};
     return n;
@@ -245,21 +260,20 @@ int rh_model_info_json(struct rh_model *m, uint32_t context, char **out, struct 
     struct err err = {0};
     struct buf b = {0};
     struct plan plan;
-    struct plan_machine machine;
+    struct plan_space space;
     struct kv_config kv;
-    uint64_t needed;
     int rc = model_inspect_late(m, &err);
     if (rc)
         return front_error(rerr, &err, rc);
     engine_kv_config(m->model, m->host->device, m->options.rows_max, &kv);
-    plan_machine_read(&machine);
-    make_plan(m, &kv, context ? context : kv.context_max, &plan, &needed);
+    host_space(m->host, &space);
+    make_plan(m, &kv, context ? context : kv.context_max, space.name, &plan);
     buf_char(&b, '{');
     put_model(&b, m);
     put_texts(&b, m);
     put_sampling(&b, m);
     put_state(&b, m, &kv, context ? context : kv.context_max);
-    put_plan(&b, &plan, &machine, needed);
+    put_plan(&b, &plan, &space);
     put_device(&b, m);
     buf_z(&b, ",\"identity\":\"");
     rc = identity_put(m, &b, &err);

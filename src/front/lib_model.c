@@ -64,9 +64,28 @@ static void *texts_thread(void *arg)
     return NULL;
 }
 
+/* Before anything is read: weights that the host cannot map, or that a device's own memory cannot hold beside step buffers and the state asked for
+ * (or the least there is). */
+static int admit(struct rh_model *m, const char *path, const struct model_options *opt, uint64_t state_bytes, struct err *err)
+{
+    struct plan_space space;
+    struct model *plan = NULL;
+    struct kv_config kv;
+    host_space(m->host, &space);
+    if (!space.own)
+        return plan_admit_weights(path, err);
+    int rc = model_inspect(path, m->host->device, opt, &plan, err);
+    if (rc == 0) {
+        engine_kv_config(plan, m->host->device, m->options.rows_max, &kv);
+        rc = plan_admit_device(path, &space, model_info(plan), state_bytes ? state_bytes : kv_plan_bytes(&kv, 1), err);
+    }
+    model_close(plan);
+    return rc;
+}
+
 static int load_weights(struct rh_model *m, struct err *err)
 {
-    int rc = plan_admit_weights(m->path, err);
+    int rc = admit(m, m->path, &m->options, m->host->state_bytes, err);
     if (rc)
         return rc;
     engine_gate_enter(&m->host->gate);
@@ -153,7 +172,7 @@ static int load_draft(struct rh_model *m, const char *name, struct err *err)
     if (rc == 0)
         rc = check_draft_texts(m, &texts, name, err);
     if (rc == 0)
-        rc = plan_admit_weights(path, err);
+        rc = admit(m, path, &opt, 0, err);
     engine_gate_enter(&m->host->gate);
     if (rc == 0)
         rc = model_open(path, m->host->device, &opt, &m->draft, err);
@@ -180,11 +199,11 @@ static int id_bytes(void *ctx, uint32_t id, struct buf *out)
 
 static int start_engine(struct rh_model *m, struct err *err)
 {
-    struct plan_machine machine;
+    struct plan_space space;
     struct kv_config kv;
-    plan_machine_read(&machine);
+    host_space(m->host, &space);
     engine_kv_config(m->model, m->host->device, m->options.rows_max, &kv);
-    m->state_budget = plan_state_budget(&kv, m->host->state_bytes, machine.available_bytes);
+    m->state_budget = plan_state_budget(&kv, m->host->state_bytes, space.available_bytes);
     struct engine_config cfg = {.model = m->model, .device = m->host->device, .gate = &m->host->gate, .state_bytes = m->state_budget,
                                 .rows_max = m->options.rows_max, .id_bytes = id_bytes, .id_bytes_ctx = m, .draft = m->draft,
                                 .step_ms = m->step_ms};

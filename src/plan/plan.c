@@ -137,6 +137,36 @@ int plan_admit_weights(const char *path, struct err *err)
                    (unsigned long long)(m.total_bytes >> 20));
 }
 
+void plan_space_read(const struct device_info *d, uint64_t limit_bytes, uint64_t free_at_start_bytes, struct plan_space *out)
+{
+    struct plan_machine m;
+    if (!d->own_memory) {
+        plan_machine_read(&m);
+        *out = (struct plan_space){.name = "host", .total_bytes = m.total_bytes, .available_bytes = m.available_bytes};
+        return;
+    }
+    uint64_t held = free_at_start_bytes > d->memory_free_bytes ? free_at_start_bytes - d->memory_free_bytes : 0;
+    uint64_t left = limit_bytes > held ? limit_bytes - held : 0;
+    *out = (struct plan_space){.name = d->backend, .own = true, .total_bytes = d->memory_total_bytes, .available_bytes = d->memory_free_bytes};
+    if (limit_bytes && left < out->available_bytes)
+        out->available_bytes = left;
+}
+
+static unsigned long long mib(uint64_t bytes)
+{
+    return (unsigned long long)((bytes + (1u << 20) - 1) >> 20);
+}
+
+int plan_admit_device(const char *what, const struct plan_space *space, const struct model_info *model, uint64_t state_bytes, struct err *err)
+{
+    uint64_t needed = model->weight_bytes + model->step_bytes + state_bytes;
+    if (needed <= space->available_bytes)
+        return 0;
+    return err_set(err, ERR_NOMEM, "%s: weights of %llu MiB, step buffers of %llu MiB and state of %llu MiB need %llu MiB, but %llu MiB of %s memory may be "
+                   "taken (of %llu)", what, mib(model->weight_bytes), mib(model->step_bytes), mib(state_bytes), mib(needed),
+                   (unsigned long long)(space->available_bytes >> 20), space->name, (unsigned long long)(space->total_bytes >> 20));
+}
+
 uint64_t plan_state_budget(const struct kv_config *kv, uint64_t asked, uint64_t free_bytes)
 {
     if (asked)
@@ -162,14 +192,15 @@ uint32_t plan_positions_alone(const struct kv_config *kv, uint64_t budget_bytes,
 void plan_make(const struct plan_input *in, struct plan *out)
 {
     const struct model_info *m = in->model;
+    const char *space = in->space ? in->space : "host";
     *out = (struct plan){0};
-    plan_add(out, "host", "weights", m->weight_bytes, in->loaded ? m->weight_bytes : 0);
-    plan_add(out, "host", "step buffers", m->step_bytes, in->loaded ? m->step_bytes : 0);
-    plan_add(out, "host", "state", in->state_planned, in->state_live);
+    plan_add(out, space, "weights", m->weight_bytes, in->loaded ? m->weight_bytes : 0);
+    plan_add(out, space, "step buffers", m->step_bytes, in->loaded ? m->step_bytes : 0);
+    plan_add(out, space, "state", in->state_planned, in->state_live);
     plan_add(out, "host", "text tables", in->text_bytes, in->text_bytes);
     if (in->draft) {
-        plan_add(out, "host", "draft weights", in->draft->weight_bytes, in->draft->weight_bytes);
-        plan_add(out, "host", "draft step buffers", in->draft->step_bytes, in->draft->step_bytes);
-        plan_add(out, "host", "draft state", in->draft_state_planned, in->draft_state_live);
+        plan_add(out, space, "draft weights", in->draft->weight_bytes, in->draft->weight_bytes);
+        plan_add(out, space, "draft step buffers", in->draft->step_bytes, in->draft->step_bytes);
+        plan_add(out, space, "draft state", in->draft_state_planned, in->draft_state_live);
     }
 }

@@ -14,7 +14,7 @@
 enum { PLAN_ROWS_MAX = 16 };
 
 struct plan_row {
-    const char *space;     /* "host", later one per device */
+    const char *space;     /* "host", or a device's name */
     const char *component; /* "weights", "state", ... */
     uint64_t planned_bytes, live_bytes;
 };
@@ -33,6 +33,18 @@ struct plan_machine {
     uint64_t rss_anon_bytes;  /* of this process, now */
 };
 void plan_machine_read(struct plan_machine *out);
+
+/* The memory that weights, step buffers and state are planned in: the host's, or a device's own. */
+struct plan_space {
+    const char *name;          /* "host", "cuda" */
+    bool own;                  /* a device's */
+    uint64_t total_bytes, available_bytes;
+};
+/* Of a device: what it has free, and no more than `limit_bytes` (0: none) in all since `free_at_start_bytes` were free. */
+void plan_space_read(const struct device_info *d, uint64_t limit_bytes, uint64_t free_at_start_bytes, struct plan_space *out);
+/* Refuses what a device's own memory cannot hold, with both numbers, before a byte goes up; state_bytes: the least a sequence needs, or what was
+ * asked for. */
+int plan_admit_device(const char *what, const struct plan_space *space, const struct model_info *model, uint64_t state_bytes, struct err *err);
 
 /* Bytes of a model's weight files as they lie on disk: a .gguf file, all files of its split set, or the safetensors of a directory. */
 uint64_t plan_file_bytes(const char *path);
@@ -54,6 +66,7 @@ struct plan_input {
     const struct model_info *draft; /* NULL: none */
     uint64_t draft_state_planned, draft_state_live;
     bool loaded;            /* live = planned for what loading takes */
+    const char *space;      /* of all but the text tables; NULL: "host" */
 };
 void plan_make(const struct plan_input *in, struct plan *out);
 

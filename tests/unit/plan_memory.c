@@ -57,6 +57,37 @@ static void tables_sum_up(void **state)
     assert_int_equal(plan_total(&p, "device"), 0);
 }
 
+static void a_device_has_memory_of_its_own(void **state)
+{
+    struct plan_space s;
+    struct plan p;
+    struct err err = {0};
+    struct model_info info = {.weight_bytes = 600ull << 20, .step_bytes = 100ull << 20};
+    struct device_info d = {.backend = "cuda", .own_memory = true, .memory_total_bytes = 2000ull << 20, .memory_free_bytes = 1000ull << 20};
+    (void)state;
+    plan_space_read(&d, 0, 1500ull << 20, &s);
+    assert_true(s.own);
+    assert_string_equal(s.name, "cuda");
+    assert_int_equal(s.available_bytes, 1000ull << 20);
+    plan_space_read(&d, 800ull << 20, 1500ull << 20, &s); /* of which 500 are held */
+    assert_int_equal(s.available_bytes, 300ull << 20);
+    plan_space_read(&d, 400ull << 20, 1500ull << 20, &s);
+    assert_int_equal(s.available_bytes, 0);
+    plan_space_read(&d, 1ull << 40, 900ull << 20, &s); /* others gave some back */
+    assert_int_equal(s.available_bytes, 1000ull << 20);
+    assert_int_equal(plan_admit_device("m", &s, &info, 300ull << 20, &err), 0);
+    assert_int_equal(plan_admit_device("m", &s, &info, (300ull << 20) + 1, &err), ERR_NOMEM);
+    assert_non_null(strstr(err.text, "need 1001 MiB, but 1000 MiB of cuda memory"));
+    plan_make(&(struct plan_input){.model = &info, .state_planned = 3000, .text_bytes = 5, .space = "cuda"}, &p);
+    assert_int_equal(plan_total(&p, "host"), 5);
+    assert_int_equal(plan_total(&p, "cuda"), (700ull << 20) + 3000);
+    d.own_memory = false;
+    plan_space_read(&d, 0, 0, &s);
+    assert_false(s.own);
+    assert_string_equal(s.name, "host");
+    assert_true(s.total_bytes > s.available_bytes && s.available_bytes > 0);
+}
+
 static void the_machine_has_memory(void **state)
 {
     struct plan_machine m;
@@ -105,6 +136,7 @@ int main(void)
         cmocka_unit_test(budgets),
         cmocka_unit_test(positions_alone_are_the_most_that_fit),
         cmocka_unit_test(tables_sum_up),
+        cmocka_unit_test(a_device_has_memory_of_its_own),
         cmocka_unit_test(the_machine_has_memory),
         cmocka_unit_test(weights_that_cannot_fit_are_refused),
     };
