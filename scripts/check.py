@@ -1,10 +1,14 @@
 """check.py [long|fuzz|goldens DIR]: build and run the test steps of a tier, one after the other; the last line counts them all.
 
+Where nvcc is, the CUDA backend is compiled (check long: for every GPU there is code for), beside the steps that leave a core idle, and its program
+is tried without a GPU; where it is not, that is a skipped step, said before the last line.
+
 A step is a command.  Its result counts are read from its output: `N passed, N failed` lines, ctest's or pytest's summary, or
 `N comparisons, N differences`; a step that prints none counts as one test by its exit status.  A failed step's output is shown.
 """
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -12,7 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-RELEASE, ASAN, TSAN, FUZZ = (os.path.join(TOP, "build", name) for name in ("release", "asan", "tsan", "fuzz"))
+RELEASE, ASAN, TSAN, FUZZ, CUDA, CUDA_ALL = (os.path.join(TOP, "build", name) for name in ("release", "asan", "tsan", "fuzz", "cuda", "cuda_all"))
 PYTHON = os.path.join(TOP, ".venv", "bin", "python")  # made while the first build runs
 MODELS = os.path.join(TOP, "build", "models")
 
@@ -41,6 +45,7 @@ def counts(output, status):
 class Run:
     def __init__(self):
         self.passed = self.failed = 0
+        self.skipped = []
         self.lock = threading.Lock()
         self.log = os.path.join(TOP, "build", "check.log")
         os.makedirs(os.path.dirname(self.log), exist_ok=True)
@@ -76,9 +81,15 @@ class Run:
         self.passed, self.failed = self.passed + good, self.failed + (not good)
         print(f"{'ok  ' if good else 'FAIL'} {name}", flush=True)
 
-    def build(self, preset, *targets):
+    def skip(self, name, why):
+        self.skipped.append(name)
+        print(f"--   {name}: skipped: {why}", flush=True)
+
+    def build(self, preset, *targets, low=False):
         configure = ["cmake", "--preset", preset, "-Wno-dev"]
         build = ["cmake", "--build", "--preset", preset, "--target", *targets]
+        if low:  # beside other steps, on what they leave of the machine
+            build = ["nice", "-n", "10", *build, "-j", "1"]
         return self.step(f"build {preset}", ["bash", "-c", f"{' '.join(configure)} && {' '.join(build)}"])
 
 
@@ -192,16 +203,33 @@ def sanitizer_steps(run, long):
         api_step(run, TSAN, "thread", long, ["test_load.py"], "20", "5")
 
 
+def find_nvcc():
+    homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
+    return shutil.which("nvcc") or next((p for h in homes if h and os.path.exists(p := os.path.join(h, "bin", "nvcc"))), None)
+
+
+def cuda_steps(run, long):
+    """The CUDA backend compiled, and what of it can be tried without a GPU."""
+    preset, folder = ("cuda_all", CUDA_ALL) if long else ("cuda", CUDA)
+    if not find_nvcc():
+        run.skip("CUDA backend", "no nvcc")
+    elif run.build(preset, "rhapsode", "ops_against_ref", "ops_rows_law", low=True):
+        env = {"RHAPSODE_CUDA": os.path.join(folder, "rhapsode"), "RHAPSODE": os.path.join(RELEASE, "rhapsode"), "CUDA_CODE": "80 89 90a" if long else "90a"}
+        run.step("CUDA backend without a GPU", [PYTHON, "-m", "pytest", "-q", "tests/cuda_test.py"], env)
+
+
 def tier_check(run, long=False):
     if not run.build_and_prepare("all", "unit_tests", "op_tests", "chat_tool", "text_tool", "logits_tool", "golden_run", "kl_run", "law_model", "law_matrix"):
         return
+    golden = os.path.join(TOP, "tests", "golden")
+    beside = threading.Thread(target=cuda_steps, args=(run, long))
+    beside.start()
     run.step("structure", [PYTHON, "scripts/structure.py"])
     run.step("baseline instructions", [PYTHON, "scripts/check_isa.py", RELEASE])
     run.step("unit", ["ctest", "--test-dir", RELEASE, "-j2", "--output-on-failure", "--timeout", "600", *(["-E", "engine_stress|engine_hit_time"] if long else [])])
     if long:  # alone: one is timed
         for name in ("engine_hit_time", "engine_stress"):
             run.step(f"unit {name}", [program(f"unit_{name}")], {"CHECK_LONG": "1"})
-    golden = os.path.join(TOP, "tests", "golden")
     golden_steps(run, golden, os.path.join(TOP, "build", "golden_gguf"))
     run.step("goldens, MLX", [program("golden_run"), os.path.join(TOP, "tests", "golden_mlx"), "--backend", "ref"])
     models = real_models(run)
@@ -211,6 +239,7 @@ def tier_check(run, long=False):
     run.step("program", [PYTHON, "-m", "pytest", "-q", "tests"], env)
     sanitizer_steps(run, long)
     fuzz_steps(run, 0)
+    beside.join()
 
 
 def main():
@@ -225,6 +254,8 @@ def main():
             golden_steps(run, os.path.abspath(what[1]), os.path.join(TOP, "build", "golden_gguf_other"))
     else:
         sys.exit("usage: ./check [long|fuzz|goldens DIR]")
+    if run.skipped:
+        print(f"{len(run.skipped)} skipped: {', '.join(run.skipped)}")
     print(f"{run.passed} passed, {run.failed} failed")
     sys.exit(1 if run.failed else 0)
 
