@@ -6,27 +6,6 @@
 #include "backend_cpu/code_mix.h"
 #include "backend_cpu/kernels_avx2_product.h"
 
-#define FLOAT_FORMAT(format, type)                                                                                       \
-    static void score_##format(const struct cpu_score *job)                                                              \
-    {                                                                                                                    \
-        struct operand b = {.p = job->k, .next = job->next, .step = KV_PAGE};                                                               \
-        format##_product(&b, job->q, job->d, job->d, job->s, KV_BLOCK, job->m, false);                                   \
-    }                                                                                                                    \
-    static void mix_##format(const struct cpu_mix *job)                                                                  \
-    {                                                                                                                    \
-        struct operand b = {.step = job->d};                                                                             \
-        const type *v = (const type *)job->v + (size_t)job->from * job->d;                                               \
-        const char *next = (const char *)job->next + (size_t)job->from * job->d * sizeof(type);                          \
-        uint32_t e = 0;                                                                                                  \
-        for (; e + 32 <= job->d; e += 32) {                                                                              \
-            b.p = v + e, b.next = next + e * sizeof(type);                                                               \
-            format##_product(&b, job->p + job->from, KV_BLOCK, job->to - job->from, job->o + e, job->d, job->m, true);   \
-        }                                                                                                                \
-        for (; e < job->d; e += 8) {                                                                                     \
-            b.p = v + e;                                                                                                 \
-            format##_mix_tail(&b, job, e);                                                                               \
-        }                                                                                                                \
-    }
 FLOAT_FORMAT(f32, float)
 FLOAT_FORMAT(f16, uint16_t)
 FLOAT_FORMAT(bf16, uint16_t)

@@ -13,64 +13,10 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* where b comes from: elements of one format, `step` elements between k */
-struct operand {
-    const void *p;
-    const char *next; /* asked for while p is read */
-    size_t step;
-    const uint16_t *scales, *minima; /* q8, a8: one f16 per k, scale_step apart; minima: a8 */
-    size_t scale_step;
-};
-
-INLINE __m256 f32_load(const struct operand *b, size_t at, __m256 scale, __m256 base)
-{
-    (void)scale, (void)base;
-    return _mm256_loadu_ps((const float *)b->p + at);
-}
-
-INLINE __m256 f16_load(const struct operand *b, size_t at, __m256 scale, __m256 base)
-{
-    (void)scale, (void)base;
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)((const uint16_t *)b->p + at)));
-}
-
-INLINE __m256 bf16_load(const struct operand *b, size_t at, __m256 scale, __m256 base)
-{
-    (void)scale, (void)base;
-    __m128i h = _mm_loadu_si128((const __m128i *)(const void *)((const uint16_t *)b->p + at));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
-}
-
-INLINE __m256 q8_load(const struct operand *b, size_t at, __m256 scale, __m256 base)
-{
-    (void)base;
-    __m128i q = _mm_loadl_epi64((const __m128i *)(const void *)((const int8_t *)b->p + at));
-    return _mm256_mul_ps(scale, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q)));
-}
-
-INLINE __m256 a8_load(const struct operand *b, size_t at, __m256 scale, __m256 base)
-{
-    __m128i q = _mm_loadl_epi64((const __m128i *)(const void *)((const uint8_t *)b->p + at));
-    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(q)), scale, base);
-}
-
-INLINE __m256 no_scale(const struct operand *b, size_t k)
-{
-    (void)b, (void)k;
-    return _mm256_setzero_ps();
-}
-
-INLINE __m256 q8_scale(const struct operand *b, size_t k)
-{
-    return _mm256_cvtph_ps(_mm_set1_epi16((short)b->scales[k * b->scale_step]));
-}
-
-INLINE __m256 minimum(const struct operand *b, size_t k)
-{
-    return _mm256_cvtph_ps(_mm_set1_epi16((short)b->minima[k * b->scale_step]));
-}
-
-enum { f32_bytes = 4, f16_bytes = 2, bf16_bytes = 2, q8_bytes = 1, a8_bytes = 1 }; /* an element */
+#define VEC_HALVES(p) _mm_loadu_si128((const __m128i *)(const void *)(p))
+#define VEC_BYTES(p) _mm_loadl_epi64((const __m128i *)(const void *)(p))
+#define VEC_HALF_SET _mm_set1_epi16
+#include "backend_cpu/vec_operand.h"
 
 #define LOAD4(name, p, carry)                                                                              \
     __m256 name##0 = carry ? _mm256_loadu_ps(p) : _mm256_setzero_ps();                                     \

@@ -66,62 +66,10 @@ static void softcap(float *x, uint32_t n, float by, float cap)
 
 /* ---- attention ---- */
 
-/* where b comes from: elements of one format, `step` elements between k */
-struct operand {
-    const void *p;
-    const char *next; /* asked for while p is read */
-    size_t step;
-    const uint16_t *scales, *minima; /* q8, a8: one f16 per k, scale_step apart; minima: a8 */
-    size_t scale_step;
-};
-
-INLINE __m512 f32_load(const struct operand *b, size_t at, __m512 scale, __m512 base)
-{
-    (void)scale, (void)base;
-    return _mm512_loadu_ps((const float *)b->p + at);
-}
-
-INLINE __m512 f16_load(const struct operand *b, size_t at, __m512 scale, __m512 base)
-{
-    (void)scale, (void)base;
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)((const uint16_t *)b->p + at)));
-}
-
-INLINE __m512 bf16_load(const struct operand *b, size_t at, __m512 scale, __m512 base)
-{
-    (void)scale, (void)base;
-    __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)((const uint16_t *)b->p + at));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
-}
-
-INLINE __m512 q8_load(const struct operand *b, size_t at, __m512 scale, __m512 base)
-{
-    (void)base;
-    __m128i q = _mm_loadu_si128((const __m128i *)(const void *)((const int8_t *)b->p + at));
-    return _mm512_mul_ps(scale, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q)));
-}
-
-INLINE __m512 a8_load(const struct operand *b, size_t at, __m512 scale, __m512 base)
-{
-    __m128i q = _mm_loadu_si128((const __m128i *)(const void *)((const uint8_t *)b->p + at));
-    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(q)), scale, base);
-}
-
-INLINE __m512 no_scale(const struct operand *b, size_t k)
-{
-    (void)b, (void)k;
-    return _mm512_setzero_ps();
-}
-
-INLINE __m512 q8_scale(const struct operand *b, size_t k)
-{
-    return _mm512_cvtph_ps(_mm256_set1_epi16((short)b->scales[k * b->scale_step]));
-}
-
-INLINE __m512 minimum(const struct operand *b, size_t k)
-{
-    return _mm512_cvtph_ps(_mm256_set1_epi16((short)b->minima[k * b->scale_step]));
-}
+#define VEC_HALVES(p) _mm256_loadu_si256((const __m256i *)(const void *)(p))
+#define VEC_BYTES(p) _mm_loadu_si128((const __m128i *)(const void *)(p))
+#define VEC_HALF_SET _mm256_set1_epi16
+#include "backend_cpu/vec_operand.h"
 
 /* 8 lanes of a float format, for what is left when d is no multiple of 32 */
 INLINE __m256 f32_load_8(const struct operand *b, size_t at)
@@ -139,8 +87,6 @@ INLINE __m256 bf16_load_8(const struct operand *b, size_t at)
     __m128i h = _mm_loadu_si128((const __m128i *)(const void *)((const uint16_t *)b->p + at));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
-
-enum { f32_bytes = 4, f16_bytes = 2, bf16_bytes = 2, q8_bytes = 1, a8_bytes = 1 }; /* an element */
 
 #define ROW_LOAD(name, q)                                                                        \
     __m512 name##0 = carry ? _mm512_loadu_ps(out + (q) * out_step) : _mm512_setzero_ps();        \
@@ -233,34 +179,23 @@ PRODUCT(bf16, no_scale, no_scale)
 PRODUCT(q8, q8_scale, no_scale)
 PRODUCT(a8, q8_scale, minimum)
 
-#define FLOAT_FORMAT(format, type)                                                                                      \
-    static void score_##format(const struct cpu_score *job)                                                             \
-    {                                                                                                                   \
-        struct operand b = {.p = job->k, .next = job->next, .step = KV_PAGE};                                                              \
-        format##_product(&b, job->q, job->d, job->d, job->s, KV_BLOCK, job->m, false);                                  \
-    }                                                                                                                   \
-    static void mix_##format(const struct cpu_mix *job)                                                                 \
-    {                                                                                                                   \
-        struct operand b = {.step = job->d};                                                                            \
-        const type *v = (const type *)job->v + (size_t)job->from * job->d;                                              \
-        const char *next = (const char *)job->next + (size_t)job->from * job->d * sizeof(type);                         \
-        uint32_t e = 0, n = job->to - job->from;                                                                        \
-        for (; e + 32 <= job->d; e += 32) {                                                                             \
-            b.p = v + e, b.next = next + e * sizeof(type);                                                              \
-            format##_product(&b, job->p + job->from, KV_BLOCK, n, job->o + e, job->d, job->m, true);                    \
-        }                                                                                                               \
-        for (; e < job->d; e += 8) {                                                                                    \
-            b.p = v + e;                                                                                                \
-            for (uint32_t q = 0; q < job->m; q++) {                                                                     \
-                const float *p = job->p + (size_t)q * KV_BLOCK + job->from;                                             \
-                float *out = job->o + (size_t)q * job->d + e;                                                           \
-                __m256 o = _mm256_loadu_ps(out);                                                                        \
-                for (uint32_t k = 0; k < n; k++)                                                                        \
-                    o = _mm256_fmadd_ps(_mm256_broadcast_ss(p + k), format##_load_8(&b, k * b.step), o);                \
-                _mm256_storeu_ps(out, o);                                                                               \
-            }                                                                                                           \
-        }                                                                                                               \
+/* 8 lanes, one query: what is left when d is no multiple of 32 */
+#define MIX_TAIL(format)                                                                                       \
+    INLINE void format##_mix_tail(const struct operand *b, const struct cpu_mix *job, uint32_t e)              \
+    {                                                                                                          \
+        for (uint32_t q = 0; q < job->m; q++) {                                                                \
+            const float *p = job->p + (size_t)q * KV_BLOCK + job->from;                                        \
+            float *out = job->o + (size_t)q * job->d + e;                                                      \
+            __m256 o = _mm256_loadu_ps(out);                                                                   \
+            for (uint32_t k = 0; k < job->to - job->from; k++)                                                 \
+                o = _mm256_fmadd_ps(_mm256_broadcast_ss(p + k), format##_load_8(b, k * b->step), o);           \
+            _mm256_storeu_ps(out, o);                                                                          \
+        }                                                                                                      \
     }
+MIX_TAIL(f32)
+MIX_TAIL(f16)
+MIX_TAIL(bf16)
+
 FLOAT_FORMAT(f32, float)
 FLOAT_FORMAT(f16, uint16_t)
 FLOAT_FORMAT(bf16, uint16_t)
