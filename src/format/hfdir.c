@@ -459,18 +459,39 @@ static bool same_lead(const struct st_tensor *a, uint32_t skip, const struct st_
            memcmp(a->shape, b->shape, (a->n_dims - skip) * sizeof a->shape[0]) == 0;
 }
 
+/* MXFP4 as MLX has it: eight codes a word, [..., cols / 8], beside scales [..., cols / 32]; in memory the bytes of gpt-oss's blocks. */
+static int weight_mlx_mxfp4(struct weight_ctx *c, const struct st_tensor *t, const struct st_tensor *scales)
+{
+    struct weight_src *w = c->out;
+    uint64_t words = t->shape[t->n_dims - 1];
+    if (scales->type != DTYPE_U8 || !same_lead(t, 1, scales, 1))
+        return weight_bad(c, scales, "MXFP4 scales: U8 with the dimensions of the codes but for the last");
+    if (!rows_of(t, 1) || words > UINT32_MAX / 8 || words != scales->shape[scales->n_dims - 1] * 4)
+        return weight_bad(c, t, "four words of codes a scale");
+    w->type = DTYPE_MXFP4;
+    w->bits = w->group = 0;
+    w->rows = rows_of(t, 1);
+    w->cols = (uint32_t)words * 8;
+    w->row_bytes = words * 4;
+    w->scales = scales->data;
+    return 0;
+}
+
 static int weight_mlx(struct weight_ctx *c, const struct st_tensor *t, const struct st_tensor *scales)
 {
     const struct hf_quant *q = &c->h->quant;
     const struct st_tensor *biases = find_suffix(c->h, c->name, ".biases");
     size_t l = names_find(&q->names, c->name);
     struct weight_src *w = c->out;
-    w->bits = l == SIZE_MAX ? q->bits : q->layers[l].bits;
-    w->group = l == SIZE_MAX ? q->group : q->layers[l].group;
+    const struct hf_form *form = l == SIZE_MAX ? &q->form : &q->layers[l].form;
+    w->bits = form->bits;
+    w->group = form->group;
     if (!q->mlx || (l != SIZE_MAX && !q->layers[l].quantised))
         return weight_bad(c, scales, "no scales, as config.json says that this weight is not quantised");
     if (t->type != DTYPE_U32 || t->n_dims < 2)
         return weight_bad(c, t, "MLX codes: U32 with at least 2 dimensions");
+    if (form->mxfp4)
+        return weight_mlx_mxfp4(c, t, scales);
     if (!biases)
         return weight_bad(c, scales, "MLX affine biases beside these scales, and there are none");
     if (scales->type != DTYPE_F32 && scales->type != DTYPE_F16 && scales->type != DTYPE_BF16)

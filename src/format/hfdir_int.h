@@ -23,16 +23,20 @@ int st_shard_open(struct st_shard *s, const char *path, uint32_t index, struct e
 int st_shard_parse(struct st_shard *s, uint32_t index, struct err *err); /* s->p, s->n, s->path are set */
 void st_shard_free(struct st_shard *s);
 
+struct hf_form {          /* of MLX's codes */
+    uint32_t bits, group;
+    bool mxfp4;           /* MXFP4 in groups of 32, scales alone beside it; else affine */
+};
 struct hf_layer {
     struct str name; /* first: struct names reads it */
     bool quantised;
-    uint32_t bits, group;
+    struct hf_form form;
 };
 
 /* What config.json says about weights.  owns layers and the table; names borrow the document */
 struct hf_quant {
-    bool mlx;             /* affine, MLX */
-    uint32_t bits, group; /* of layers not named below */
+    bool mlx;
+    struct hf_form form; /* of layers not named below */
     struct hf_layer *layers;
     size_t n_layers;
     struct names names;

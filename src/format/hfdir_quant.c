@@ -1,5 +1,5 @@
-/* format/hfdir_quant.c - what config.json says about the form of the weights: plain, MLX affine, MXFP4; all else is refused by
- * name.
+/* format/hfdir_quant.c - what config.json says about the form of the weights: plain, MLX affine or MXFP4, MXFP4; all else is refused
+ * by name.
  *
  *   "quantization": {"bits": 4, "group_size": 64, "mode": "affine", "model.layers.0.mlp.down_proj": {"bits": 6, ...} | true |
  * false} "quantization_config": {"quant_method": "mxfp4", ...}, or MLX's copy of the above
@@ -22,21 +22,25 @@ static int check_sizes(uint32_t bits, uint32_t group, const char *where, const c
 }
 
 /* bits, group_size and mode of one object. */
-static int read_sizes(yyjson_val *o, uint32_t *bits, uint32_t *group, const char *where, const char *layer, struct err *err)
+static int read_form(yyjson_val *o, struct hf_form *form, const char *where, const char *layer, struct err *err)
 {
     struct str mode = STR("affine");
     char show[NAMES_SHOW_MAX];
     int rc = json_get_str(o, "mode", &mode, where, err);
-    if (!rc && !str_is(mode, "affine"))
-        return err_set(err, ERR_UNSUPPORTED, "%s: %s: MLX quantization mode '%s' is not supported: expected 'affine'", where,
+    form->mxfp4 = str_is(mode, "mxfp4");
+    if (!rc && !form->mxfp4 && !str_is(mode, "affine"))
+        return err_set(err, ERR_UNSUPPORTED, "%s: %s: MLX quantization mode '%s' is not supported: expected 'affine' or 'mxfp4'", where,
                        layer, names_show(mode, show));
-    *bits = MLX_BITS_DEFAULT;
-    *group = MLX_GROUP_DEFAULT;
+    form->bits = MLX_BITS_DEFAULT;
+    form->group = form->mxfp4 ? 32 : MLX_GROUP_DEFAULT;
     if (!rc)
-        rc = json_get_u32(o, "bits", bits, where, err);
+        rc = json_get_u32(o, "bits", &form->bits, where, err);
     if (!rc)
-        rc = json_get_u32(o, "group_size", group, where, err);
-    return rc ? rc : check_sizes(*bits, *group, where, layer, err);
+        rc = json_get_u32(o, "group_size", &form->group, where, err);
+    if (!rc && form->mxfp4 && (form->bits != 4 || form->group != 32))
+        return err_set(err, ERR_UNSUPPORTED, "%s: %s: mxfp4 of %u bits in groups of %u: expected 4 and 32", where, layer, form->bits,
+                       form->group);
+    return rc ? rc : check_sizes(form->bits, form->group, where, layer, err);
 }
 
 static int read_layer(struct hf_quant *q, struct str name, yyjson_val *v, const char *where, struct err *err)
@@ -47,8 +51,8 @@ static int read_layer(struct hf_quant *q, struct str name, yyjson_val *v, const 
     if (!yyjson_is_bool(v) && !yyjson_is_obj(v))
         return err_set(err, ERR_FORMAT, "%s: quantization: '%s': expected true, false or an object, got %s", where, show,
                        json_type_name(v));
-    *l = (struct hf_layer){.name = name, .quantised = !yyjson_is_false(v), .bits = q->bits, .group = q->group};
-    int rc = yyjson_is_obj(v) ? read_sizes(v, &l->bits, &l->group, where, show, err) : 0;
+    *l = (struct hf_layer){.name = name, .quantised = !yyjson_is_false(v), .form = q->form};
+    int rc = yyjson_is_obj(v) ? read_form(v, &l->form, where, show, err) : 0;
     if (!rc && names_add(&q->names, q->n_layers) != q->n_layers)
         rc = err_set(err, ERR_FORMAT, "%s: quantization: '%s': expected each key once, got it twice", where, show);
     q->n_layers++;
@@ -58,7 +62,7 @@ static int read_layer(struct hf_quant *q, struct str name, yyjson_val *v, const 
 static int read_mlx(struct hf_quant *q, yyjson_val *o, const char *where, struct err *err)
 {
     size_t count = yyjson_obj_size(o);
-    int rc = read_sizes(o, &q->bits, &q->group, where, "quantization", err);
+    int rc = read_form(o, &q->form, where, "quantization", err);
     if (rc)
         return rc;
     q->mlx = true;

@@ -34,7 +34,7 @@ struct metadata_reader;
 
 struct arch {
     const char *name;
-    const char *gguf;                       /* general.architecture; NULL = none of its own */
+    const char *gguf, *gguf_experts;        /* general.architecture; of files with experts, where they have another; NULL: none */
     const char *const *model_types;         /* of config.json, NULL-terminated */
     const char *const *config_keys;         /* keys of config.json beyond the common ones */
     const char *const *metadata_keys;       /* of GGUF, after "<arch>." */
@@ -81,6 +81,8 @@ int metadata_u32(const struct metadata_reader *md, const char *key, uint32_t *ou
 int metadata_f32(const struct metadata_reader *md, const char *key, float *out, struct err *err);
 /* attention.sliding_window_pattern: one flag a layer, or the period; `period` where the key is absent. */
 int metadata_read_pattern(struct hparams *hp, const struct metadata_reader *md, uint32_t period, struct err *err);
+/* The last nextn_predict_layers of the blocks that were read: not layers of a forward. */
+int metadata_drop_predictors(struct hparams *hp, const struct metadata_reader *md, struct err *err);
 bool metadata_has_tensor(const struct metadata_reader *md, uint32_t layer, const char *what); /* blk.<layer>.<what> */
 /* One flag a layer of `blocks`; `known` false when the key is absent. */
 int metadata_flags(const struct metadata_reader *md, const char *key, uint32_t blocks, uint8_t *out, bool *known, struct err *err);
@@ -101,14 +103,15 @@ int source_open(struct source *s, const struct gguf *gguf, struct hfdir *hf, str
 void source_close(struct source *s);
 bool source_has(const struct source *s, const char *name);
 bool source_has_weight(const struct source *s, const char *name); /* what source_weight would find */
+bool source_conv_turned(const struct source *s, const char *name); /* a convolution [channels][taps][1], as MLX has it */
 /* `name` without ".weight"; marks it.  Of a stack n_experts is set and `experts` is not: its matrices lie one behind the other. */
 int source_weight(struct source *s, const char *name, struct weight_src *out, struct err *err);
 /* `name` whole; rows * cols values to f32; marks it.  cols > 1: a matrix, which may have a middle dimension of 1. */
 int source_vec(struct source *s, const char *name, uint32_t rows, uint32_t cols, float *out, enum dtype *type_out, struct err *err);
 void source_drop(struct source *s); /* the pages of all that is bound will not be read again */
-void source_ignore(struct source *s, const char *prefix, bool suffix);
+size_t source_ignore(struct source *s, const char *prefix, bool suffix); /* how many tensors */
 void source_ignore_tensor(struct source *s, const char *name); /* when it is there */
-void source_ignore_layer(struct source *s, uint32_t layer); /* all tensors of a layer, in either kind's names */
+size_t source_ignore_layer(struct source *s, uint32_t layer); /* all tensors of a layer, in either kind's names */
 int source_check_marks(const struct source *s, struct err *err); /* names the first tensor nobody bound */
 
 /* ---- the opened model ---- */
@@ -208,6 +211,7 @@ int experts_block(struct model *m, uint32_t layer, struct err *err);
 /* Its parts: who takes x, by router's product; y = or += what the chosen ones make of x.  The step's choice is in between. */
 int experts_route(struct model *m, uint32_t layer, struct tensor x, struct err *err);
 int experts_routed(struct model *m, uint32_t layer, struct tensor x, struct tensor y, bool add, struct err *err);
+int experts_shared(struct model *m, uint32_t layer, struct tensor x, struct tensor y, struct err *err); /* y += of the one every row takes */
 int experts_read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err);
 int experts_read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err);
 int experts_check(const struct hparams *hp, struct err *err);
@@ -215,7 +219,6 @@ int experts_check(const struct hparams *hp, struct err *err);
 int recurrent_block(struct model *m, uint32_t layer, struct err *err);
 /* mla.c: latent attention in attention's place, and its sizes, rope included; before and after it nothing else reads rope */
 int mla_block(struct model *m, uint32_t layer, struct err *err);
-int mla_read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err);
 int mla_read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err);
 /* driver.c */
 struct tensor step_rows(const struct model *m, struct tensor t);           /* the rows of the step being enqueued */

@@ -4,6 +4,7 @@
  * With plan_only the same walk sizes and checks everything, and nothing is prepared. */
 #include "models/arch.h"
 
+#include "base/log.h"
 #include "base/math.h"
 #include "base/mem.h"
 
@@ -90,18 +91,20 @@ static int flags_check(const struct model *m, struct err *err)
     return experts ? 0 : err_set(err, ERR_UNSUPPORTED, "%s with %u experts is not supported", m->arch->name, m->hp.moe.experts);
 }
 
-/* Have the layers' experts gate and up, or all of them, in one tensor?  Files of one architecture differ in this. */
-static void experts_facts(struct model *m)
+/* What files of one architecture differ in: gate and up of experts, or all experts, in one tensor; keys and values of the latent vector
+ * apart.  A flag holds when the file has a tensor of its rows.  Files in which MLX has turned the convolutions round have the 1 in their
+ * norms already. */
+static void file_facts(struct model *m)
 {
-    const struct bind *b = m->arch->binds;
+    static const uint32_t facts = HP_EXPERTS_FUSED | HP_KV_B_SPLIT;
     for (uint32_t i = 0; i < m->arch->bind_count; i++) {
-        if ((b[i].when & HP_EXPERTS_FUSED) == 0 || b[i].kind != BIND_LAYER_WEIGHT || (m->gguf != NULL ? b[i].gguf : b[i].hf) == NULL) {
-            continue;
-        }
-        for (uint32_t l = 0; l < m->hp.layers; l++) {
+        const struct bind *b = m->arch->binds + i;
+        bool fact = (b->when & facts) != 0 && b->kind == BIND_LAYER_WEIGHT, conv = b->kind == BIND_LAYER_VEC && b->slot == V_STATE_CONV;
+        for (uint32_t l = 0; (fact || conv) && (m->gguf != NULL ? b->gguf : b->hf) != NULL && l < m->hp.layers; l++) {
             char name[MODEL_NAME_MAX];
-            bind_name(m, b + i, l, 0, name);
-            m->hp.flags |= source_has_weight(&m->source, name) ? HP_EXPERTS_FUSED : 0;
+            bind_name(m, b, l, 0, name);
+            m->hp.flags |= fact && source_has_weight(&m->source, name) ? b->when & facts : 0;
+            m->hp.norm_shift = conv && source_conv_turned(&m->source, name) ? 0.0f : m->hp.norm_shift;
         }
     }
 }
@@ -338,6 +341,13 @@ static int bind_rope(struct model *m, const float *divisors, struct err *err)
 
 /* ---- the walk ---- */
 
+static void ignored_tell(const struct model *m, const char *what, size_t tensors, bool plan_only)
+{
+    if (tensors != 0 && !plan_only) {
+        log_put(LOG_NOTICE, "%s: %zu tensors '%s' are left aside: no forward over text reads them", m->arch->name, tensors, what);
+    }
+}
+
 static int bind_row(struct model *m, const struct bind *b, uint32_t layer, bool plan_only, struct err *err)
 {
     char name[MODEL_NAME_MAX];
@@ -355,7 +365,7 @@ static int bind_row(struct model *m, const struct bind *b, uint32_t layer, bool 
         bind_ones(m, b);
         return 0;
     case BIND_IGNORED:
-        source_ignore(&m->source, what, what[strlen(what) - 1] != '.');
+        ignored_tell(m, what, source_ignore(&m->source, what, what[strlen(what) - 1] != '.'), plan_only);
         return 0;
     case BIND_IGNORED_LAYER:
         bind_name(m, b, layer, 0, name);
@@ -390,7 +400,7 @@ static int bind_rows(struct model *m, bool plan_only, struct err *err)
 int model_bind(struct model *m, bool plan_only, struct err *err)
 {
     const struct backend *be = device_backend(m->device);
-    experts_facts(m);
+    file_facts(m);
     int rc = flags_check(m, err);
     if (rc != 0) {
         return rc;
@@ -403,7 +413,7 @@ int model_bind(struct model *m, bool plan_only, struct err *err)
         source_ignore(&m->source, "language_model.lm_head.", false);
     }
     for (uint32_t i = 0; i < m->hp.ignored_layers; i++) {
-        source_ignore_layer(&m->source, m->hp.layers + i);
+        ignored_tell(m, "of a layer that predicts further tokens", source_ignore_layer(&m->source, m->hp.layers + i), plan_only);
     }
     m->layers = mem_try_zero(m->hp.layers, sizeof *m->layers);
     m->vec_bytes = vec_total(m) * sizeof(float);

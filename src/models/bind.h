@@ -24,6 +24,7 @@ enum layer_weight {
     W_ALTUP_ROUTER, W_ALTUP_PREDICT, W_ALTUP_CORRECT, W_LAUREL_LEFT, W_LAUREL_RIGHT, /* of several streams */
     W_ROUTER, W_EXPERT_GATE, W_EXPERT_UP, W_EXPERT_DOWN,         /* experts: stacks but for the router */
     W_SHARED_GATE, W_SHARED_UP, W_SHARED_DOWN, W_SHARED_WEIGHT,  /* the shared expert; the gate of its output */
+    W_LATENT_IN, W_LATENT_OUT,                 /* before and behind experts that work on a smaller row */
     W_Q_A, W_KV_A, W_K_B, W_V_B,               /* latent attention; W_Q: of its queries */
     LAYER_WEIGHTS
 };
@@ -69,7 +70,7 @@ enum model_dim {
     DIM_CHANNEL_HEAD, DIM_STATE_GROUP, DIM_STATE_GROUPS, DIM_VALUES, DIM_2_VALUES, DIM_2_STATE_VALUES,
     DIM_STATE_OUT_COLS, DIM_STATE_ALL, DIM_KEY_HEADS, DIM_KEY_HEAD_OUT,
     DIM_2_HIDDEN, DIM_3_HIDDEN, DIM_STREAMS, DIM_STREAMS_2, DIM_LAUREL,
-    DIM_2, DIM_HEADS, DIM_EXPERTS, DIM_EXPERT_FFN, DIM_2_EXPERT_FFN, DIM_SHARED_FFN,
+    DIM_2, DIM_HEADS, DIM_EXPERTS, DIM_EXPERT_IN, DIM_EXPERT_FFN, DIM_2_EXPERT_FFN, DIM_SHARED_FFN,
     DIM_Q_RANK, DIM_RANK, DIM_NOPE, DIM_RANK_ROPE, DIM_K_B, DIM_V_B, DIM_KV_B, DIM_KV_B_HEAD
 };
 uint32_t hparams_dim(const struct hparams *hp, uint32_t layer, enum model_dim d); /* of no layer: 0 */
@@ -78,7 +79,7 @@ uint32_t hparams_dim(const struct hparams *hp, uint32_t layer, enum model_dim d)
 struct bind {
     enum bind_kind kind;
     uint32_t slot;              /* of the kind's enum */
-    const char *gguf, *hf;      /* name patterns, %u = layer, expert; NULL: not in files of that kind; ignored: a prefix */
+    const char *gguf, *hf;      /* name patterns, %u = layer, expert; of "A|B" the one that is there; NULL: not in files of that kind; ignored: a prefix */
     enum model_dim rows, cols;  /* vectors: rows; of a convolution rows x taps, transposed when read */
     enum model_dim stack;       /* weights: that many matrices [rows][cols], in one tensor or, named with two %u, each in its own */
     enum model_dim first, of;   /* fused (a stack's matrices too): first row (MAP_ROWS: column), rows of the whole tensor (DIM_0 = the whole is bound) */

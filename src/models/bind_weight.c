@@ -18,16 +18,12 @@ size_t weight_scale_row_bytes(const struct weight_src *src)
     return src->type == DTYPE_MLX ? (size_t)(src->cols / src->group) * (src->scale_type == DTYPE_F32 ? 4 : 2) : 0;
 }
 
-static const char *pattern_of(const struct model *m, const struct bind *b)
-{
-    return m->gguf != NULL ? b->gguf : b->hf;
-}
-
-void bind_name(const struct model *m, const struct bind *b, uint32_t layer, uint32_t expert, char out[MODEL_NAME_MAX])
+/* One of a row's names, up to its end or the next '|', with its numbers put in; how many it took. */
+static uint32_t name_fill(const char *pattern, uint32_t layer, uint32_t expert, char out[MODEL_NAME_MAX])
 {
     uint32_t numbers[2] = {layer, expert}, n = 0;
     size_t used = 0;
-    for (const char *p = pattern_of(m, b); *p != '\0' && used + 12 < MODEL_NAME_MAX; p++) {
+    for (const char *p = pattern; *p != '\0' && *p != '|' && used + 12 < MODEL_NAME_MAX; p++) {
         if (p[0] == '%' && p[1] == 'u' && n < 2) {
             used += (size_t)snprintf(out + used, MODEL_NAME_MAX - used, "%u", numbers[n++]);
             p++;
@@ -36,13 +32,34 @@ void bind_name(const struct model *m, const struct bind *b, uint32_t layer, uint
         }
     }
     out[used] = '\0';
+    return n;
+}
+
+/* The first of a row's names that the file has, or else the first of all, so that it is the one missed. */
+static const char *pattern_of(const struct model *m, const struct bind *b, uint32_t layer)
+{
+    const char *first = m->gguf != NULL ? b->gguf : b->hf, *p = first;
+    bool weight = b->kind == BIND_WEIGHT || b->kind == BIND_LAYER_WEIGHT;
+    for (; p != NULL && strchr(first, '|') != NULL; p = strchr(p, '|') != NULL ? strchr(p, '|') + 1 : NULL) {
+        char name[MODEL_NAME_MAX];
+        name_fill(p, layer, 0, name);
+        if (weight ? source_has_weight(&m->source, name) : source_has(&m->source, name)) {
+            return p;
+        }
+    }
+    return first;
+}
+
+void bind_name(const struct model *m, const struct bind *b, uint32_t layer, uint32_t expert, char out[MODEL_NAME_MAX])
+{
+    name_fill(pattern_of(m, b, layer), layer, expert, out);
 }
 
 /* Has every matrix of the stack a tensor of its own? */
-static bool named_apart(const struct model *m, const struct bind *b)
+static bool named_apart(const struct model *m, const struct bind *b, uint32_t layer)
 {
-    const char *first = strstr(pattern_of(m, b), "%u");
-    return first != NULL && strstr(first + 2, "%u") != NULL;
+    char name[MODEL_NAME_MAX];
+    return name_fill(pattern_of(m, b, layer), layer, 0, name) == 2;
 }
 
 /* ---- shapes ---- */
@@ -71,7 +88,7 @@ static bool scattered(const struct bind *b, const struct weight_src *src)
 static int shape_check(const struct model *m, const struct bind *b, uint32_t layer, const struct weight_src *src, struct err *err)
 {
     uint32_t rows = hparams_dim(&m->hp, layer, b->of != DIM_0 ? b->of : b->rows), cols = hparams_dim(&m->hp, layer, b->cols);
-    uint32_t stack = b->stack != DIM_0 && !named_apart(m, b) ? hparams_dim(&m->hp, layer, b->stack) : 0;
+    uint32_t stack = b->stack != DIM_0 && !named_apart(m, b, layer) ? hparams_dim(&m->hp, layer, b->stack) : 0;
     uint32_t a = transposed(b, src) ? cols : rows, c = transposed(b, src) ? rows : cols;
     if (turned(b)) {
         c = hparams_dim(&m->hp, layer, b->rows) / (rows / hparams_dim(&m->hp, layer, b->group));
@@ -256,7 +273,7 @@ static bool same_kind(const struct weight_src *a, const struct weight_src *b)
 static int stack_find(struct model *m, const struct bind *b, uint32_t layer, struct bound *out, struct err *err)
 {
     uint32_t n = hparams_dim(&m->hp, layer, b->stack);
-    bool apart = named_apart(m, b);
+    bool apart = named_apart(m, b, layer);
     out->experts = mem_try_zero(n, sizeof *out->experts);
     if (out->experts == NULL) {
         return err_nomem(err, "experts", n * sizeof *out->experts);

@@ -60,14 +60,14 @@
 #define EXPERT_KEYS_TRAINING "router_aux_loss_coef", "output_router_logits" /* of config.json; nothing of a forward */
 #define BIND_STACK(slot_, gguf_, hf_, rows_, cols_, ...)                                                                         \
     BIND_NAMED(slot_, gguf_, hf_, rows_, cols_, SPLIT_EXPERTS, .stack = DIM_EXPERTS, .layers = LAYERS_EXPERTS, __VA_ARGS__)
+/* a matrix each, or as MLX has them a stack */
+#define HF_EXPERTS(name) "model.layers.%u.mlp.experts.%u." name "|model.layers.%u.mlp.switch_mlp." name
 #define BINDS_EXPERTS(hf_router)                                                                                                 \
     BIND_MATRIX(W_ROUTER, "ffn_gate_inp", hf_router, DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, .layers = LAYERS_EXPERTS),             \
-    BIND_STACK(W_EXPERT_GATE, "blk.%u.ffn_gate_exps", "model.layers.%u.mlp.experts.%u.gate_proj", DIM_EXPERT_FFN, DIM_HIDDEN,    \
+    BIND_STACK(W_EXPERT_GATE, "blk.%u.ffn_gate_exps", HF_EXPERTS("gate_proj"), DIM_EXPERT_FFN, DIM_HIDDEN,                       \
                .unless = HP_EXPERTS_FUSED),                                                                                      \
-    BIND_STACK(W_EXPERT_UP, "blk.%u.ffn_up_exps", "model.layers.%u.mlp.experts.%u.up_proj", DIM_EXPERT_FFN, DIM_HIDDEN,          \
-               .unless = HP_EXPERTS_FUSED),                                                                                      \
-    BIND_STACK(W_EXPERT_DOWN, NULL, "model.layers.%u.mlp.experts.%u.down_proj", DIM_HIDDEN, DIM_EXPERT_FFN,                      \
-               .unless = HP_EXPERTS_FUSED),                                                                                      \
+    BIND_STACK(W_EXPERT_UP, "blk.%u.ffn_up_exps", HF_EXPERTS("up_proj"), DIM_EXPERT_FFN, DIM_HIDDEN, .unless = HP_EXPERTS_FUSED),\
+    BIND_STACK(W_EXPERT_DOWN, NULL, HF_EXPERTS("down_proj"), DIM_HIDDEN, DIM_EXPERT_FFN, .unless = HP_EXPERTS_FUSED),            \
     BIND_STACK(W_EXPERT_GATE, "blk.%u.ffn_gate_up_exps", "model.layers.%u.mlp.experts.gate_up_proj", DIM_EXPERT_FFN, DIM_HIDDEN, \
                .of = DIM_2_EXPERT_FFN, .when = HP_EXPERTS_FUSED),                                                                \
     BIND_STACK(W_EXPERT_UP, "blk.%u.ffn_gate_up_exps", "model.layers.%u.mlp.experts.gate_up_proj", DIM_EXPERT_FFN, DIM_HIDDEN,   \

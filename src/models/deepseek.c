@@ -47,16 +47,7 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
     bool v2 = str_is(json_str(yyjson_obj_get(cfg->root, "model_type")), "deepseek_v2");
     uint32_t every = 1;
     (v2 ? defaults_v2 : defaults_v3)(hp);
-    int rc = config_read_common(hp, cfg, err);
-    if (rc == 0) {
-        rc = mla_read_config(hp, cfg, err);
-    }
-    if (rc == 0) {
-        rc = json_get_u32(cfg->root, "num_nextn_predict_layers", &hp->ignored_layers, cfg->where, err);
-    }
-    if (rc == 0) {
-        rc = experts_read_config(hp, cfg, err);
-    }
+    int rc = mla_moe_read_config(hp, cfg, err);
     for (uint32_t i = 0; rc == 0 && !v2 && i < 3 && yyjson_obj_get(cfg->root, "first_k_dense_replace") == NULL; i++) {
         hp->dense[i] = 1;
     }
@@ -89,16 +80,10 @@ static int read_metadata(struct hparams *hp, const struct metadata_reader *md, s
 {
     hp->moe.scale = 1.0f;
     int rc = mla_read_metadata(hp, md, err);
-    if (rc == 0) {
-        rc = metadata_u32(md, "nextn_predict_layers", &hp->ignored_layers, err);
-    }
-    if (rc == 0 && hp->ignored_layers >= hp->layers) {
-        return err_set(err, ERR_FORMAT, "%s: %u of %u blocks predict further tokens", md->arch, hp->ignored_layers, hp->layers);
-    }
+    rc = rc != 0 ? rc : metadata_drop_predictors(hp, md, err);
     if (rc != 0) {
         return rc;
     }
-    hp->layers -= hp->ignored_layers;
     bool bias = has_route_bias(hp, md);
     hp->flags |= bias ? HP_ROUTE_BIAS : 0;
     hp->moe.score = bias ? ROUTE_SIGMOID : ROUTE_SOFTMAX;

@@ -56,7 +56,7 @@ static void experts_layout(struct step *s, const struct hparams *hp, struct step
     s->route_weights = walk_take(w, slots * sizeof *s->route_weights);
     s->expert_mid = walk_tensor(w, slots, p->ffn);
     s->expert_up = walk_tensor(w, slots, p->ffn);
-    s->expert_out = walk_tensor(w, slots, hp->hidden);
+    s->expert_out = walk_tensor(w, slots, p->latent ? p->latent : hp->hidden);
     if (p->shared_ffn != 0) {
         s->shared_gate = walk_tensor(w, rows, p->shared_ffn);
         s->shared_up = walk_tensor(w, rows, p->shared_ffn);
@@ -164,8 +164,8 @@ void step_reserve_sizes(const struct model *m, struct device_reserve *out)
 {
     const struct hparams *hp = &m->hp;
     const uint32_t inputs[] = {hp->hidden, model_ffn(hp), model_q_cols(hp), model_state_out(hp), hp->layer_inputs, hp->moe.ffn,
-                               hp->moe.shared_ffn, hp->heads * hp->mla.v, hp->mla.q_rank};
-    uint32_t stored = hp->mla.rank + hp->mla.rope, head = model_head_dim(hp);
+                               hp->moe.shared_ffn, hp->moe.latent, hp->heads * hp->mla.v, hp->mla.q_rank};
+    uint32_t stored = hp->mla.rank + hp->mla.rope, head = model_head_dim(hp), expert_in = hp->moe.latent ? hp->moe.latent : hp->hidden;
     uint32_t widest = 0;
     for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) {
         widest = inputs[i] > widest ? inputs[i] : widest;
@@ -175,7 +175,7 @@ void step_reserve_sizes(const struct model *m, struct device_reserve *out)
                                    .vocab_max = hp->vocab,
                                    .state_dim_max = hp->state.d_k > hp->state.d_v ? hp->state.d_k : hp->state.d_v,
                                    .experts_max = hp->moe.experts, .slots_max = hp->moe.used,
-                                   .expert_cols_max = hp->moe.experts == 0 ? 0 : hp->moe.ffn > hp->hidden ? hp->moe.ffn : hp->hidden};
+                                   .expert_cols_max = hp->moe.experts == 0 ? 0 : hp->moe.ffn > expert_in ? hp->moe.ffn : expert_in};
 }
 
 uint32_t model_steps_in_flight(const struct model *m)

@@ -2,6 +2,7 @@
  *
  *   n = norm(x);  ids, w = route(Wr n);  x += sum over slots w_s Wdown_e (act(Wgate_e n) * Wup_e n), e = ids_s
  *   shared expert:  x += Wdown (act(Wgate n) * Wup n) [sigmoid(Wg n)]
+ *   Without gate matrices gate and up are one.
  *
  * The gate of the shared expert is a routing among one: its weight is the sigmoid. */
 #include "models/arch.h"
@@ -23,6 +24,17 @@ static int routes_out(struct model *m, uint32_t layer, uint32_t *ids, struct err
     return op_copy_out(m->device, &op, err);
 }
 
+static int logits_out(struct model *m, uint32_t layer, const struct tensor *logits, float *out, struct err *err)
+{
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && out != NULL && i < m->step.rows; i++) {
+        struct op_copy_out row = {out + (routes_row(m, layer) + i) * logits->cols,
+                                  (const float *)logits->data + (size_t)i * logits->stride, logits->cols * sizeof(float)};
+        rc = op_copy_out(m->device, &row, err);
+    }
+    return rc;
+}
+
 /* The step's choice becomes the given one. */
 static int routes_give(struct model *m, uint32_t layer, struct op_route *op, struct err *err)
 {
@@ -33,6 +45,7 @@ static int routes_give(struct model *m, uint32_t layer, struct op_route *op, str
     if (rc == 0 && r->own != NULL) {
         rc = routes_out(m, layer, r->own, err);
     }
+    rc = rc != 0 ? rc : logits_out(m, layer, &op->logits, r->own_logits, err);
     op->replay = true;
     return rc != 0 ? rc : op_copy_in(m->device, &ids, err);
 }
@@ -41,12 +54,7 @@ static int routes_keep(struct model *m, uint32_t layer, const struct tensor *log
 {
     const struct model_routes *r = m->opt.routes;
     int rc = routes_out(m, layer, r->ids, err);
-    for (uint32_t i = 0; rc == 0 && r->logits != NULL && i < m->step.rows; i++) {
-        struct op_copy_out row = {r->logits + (routes_row(m, layer) + i) * logits->cols,
-                                  (const float *)logits->data + (size_t)i * logits->stride, logits->cols * sizeof(float)};
-        rc = op_copy_out(m->device, &row, err);
-    }
-    return rc;
+    return rc != 0 ? rc : logits_out(m, layer, logits, r->logits, err);
 }
 
 int experts_route(struct model *m, uint32_t layer, struct tensor x, struct err *err)
@@ -73,6 +81,15 @@ int experts_route(struct model *m, uint32_t layer, struct tensor x, struct err *
     return rc == 0 && r != NULL && !r->replay ? routes_keep(m, layer, &logits, err) : rc;
 }
 
+/* mid = act(u) * u of every slot, u = Wup_e x */
+static int routed_ungated(struct model *m, const struct layer_weights *l, struct tensor x, struct tensor mid, struct err *err)
+{
+    struct op_expert_linear up = {.w = l->w[W_EXPERT_UP], .bias = l->v[V_EXPERT_UP_BIAS], .x = x, .y = mid, .ids = m->step.route_ids};
+    struct op_gated act = {.gate = mid, .up = mid, .y = mid, .act = m->hp.act};
+    int rc = op_expert_linear(m->device, &up, err);
+    return rc != 0 ? rc : op_gated(m->device, &act, err);
+}
+
 /* y = or += the weighted sum of what the chosen experts make of x. */
 int experts_routed(struct model *m, uint32_t layer, struct tensor x, struct tensor y, bool add, struct err *err)
 {
@@ -86,7 +103,7 @@ int experts_routed(struct model *m, uint32_t layer, struct tensor x, struct tens
     struct op_expert_linear down = {.w = l->w[W_EXPERT_DOWN], .bias = l->v[V_EXPERT_DOWN_BIAS], .x = mid, .y = out,
                                     .ids = m->step.route_ids};
     struct op_expert_sum sum = {.x = out, .y = y, .weights = m->step.route_weights, .add = add};
-    int rc = op_expert_gated(m->device, &gated, err);
+    int rc = gated.gate != NULL ? op_expert_gated(m->device, &gated, err) : routed_ungated(m, l, x, mid, err);
     if (rc == 0) {
         rc = op_expert_linear(m->device, &down, err);
     }
@@ -113,14 +130,16 @@ static int shared_gated(struct model *m, const struct layer_weights *l, struct t
     return rc != 0 ? rc : op_expert_sum(m->device, &sum, err);
 }
 
-static int shared(struct model *m, const struct layer_weights *l, struct tensor x, struct tensor y, struct err *err)
+int experts_shared(struct model *m, uint32_t layer, struct tensor x, struct tensor y, struct err *err)
 {
-    struct tensor gate = step_rows(m, m->step.shared_gate), up = step_rows(m, m->step.shared_up);
+    const struct layer_weights *l = &m->layers[layer];
+    bool gated = l->w[W_SHARED_GATE] != NULL;
+    struct tensor gate = step_rows(m, m->step.shared_gate), up = gated ? step_rows(m, m->step.shared_up) : gate;
     struct op_linear g = {.w = l->w[W_SHARED_GATE], .x = x, .y = gate, .alpha = 1.0f};
     struct op_linear u = {.w = l->w[W_SHARED_UP], .x = x, .y = up, .alpha = 1.0f};
     struct op_gated act = {.gate = gate, .up = up, .y = gate, .act = m->hp.act};
     struct op_linear down = {.w = l->w[W_SHARED_DOWN], .x = gate, .y = y, .alpha = 1.0f, .add = true};
-    int rc = op_linear(m->device, &g, err);
+    int rc = gated ? op_linear(m->device, &g, err) : 0;
     if (rc == 0) {
         rc = op_linear(m->device, &u, err);
     }
@@ -136,9 +155,8 @@ static int shared(struct model *m, const struct layer_weights *l, struct tensor 
 int experts_block(struct model *m, uint32_t layer, struct err *err)
 {
     const struct hparams *hp = &m->hp;
-    const struct layer_weights *l = &m->layers[layer];
     struct tensor x = step_rows(m, m->step.x), n = step_rows(m, m->step.normed);
-    struct op_norm norm = {.x = x, .y = n, .dim = hp->hidden, .w = l->v[V_FFN_NORM], .eps = hp->eps, .scale = 1.0f};
+    struct op_norm norm = {.x = x, .y = n, .dim = hp->hidden, .w = m->layers[layer].v[V_FFN_NORM], .eps = hp->eps, .scale = 1.0f};
     int rc = op_norm(m->device, &norm, err);
     if (rc == 0) {
         rc = experts_route(m, layer, n, err);
@@ -146,7 +164,7 @@ int experts_block(struct model *m, uint32_t layer, struct err *err)
     if (rc == 0) {
         rc = experts_routed(m, layer, n, x, true, err);
     }
-    return rc == 0 && hp->moe.shared_ffn != 0 ? shared(m, l, n, x, err) : rc;
+    return rc == 0 && hp->moe.shared_ffn != 0 ? experts_shared(m, layer, n, x, err) : rc;
 }
 
 /* ---- hyper-parameters ---- */
@@ -272,9 +290,9 @@ int experts_check(const struct hparams *hp, struct err *err)
         return err_set(err, ERR_UNSUPPORTED, "%u of %u experts: expected 1 to %d of at most %d", p->used, p->experts, ROUTE_TOP_MAX,
                        ROUTE_EXPERTS_MAX);
     }
-    if (p->ffn == 0 || p->ffn > (1u << 22) || p->shared_ffn > (1u << 22)) {
-        return err_set(err, ERR_FORMAT, "experts' feed-forward size %u, the shared expert's %u: expected 1 to %u", p->ffn,
-                       p->shared_ffn, 1u << 22);
+    if (p->ffn == 0 || p->ffn > (1u << 22) || p->shared_ffn > (1u << 22) || p->latent > (1u << 20)) {
+        return err_set(err, ERR_FORMAT, "experts' feed-forward size %u, the shared expert's %u, their rows' %u: expected 1 to %u", p->ffn,
+                       p->shared_ffn, p->latent, 1u << 22);
     }
     if (p->groups > 1) {
         uint32_t each = p->experts / p->groups;

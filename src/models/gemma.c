@@ -34,11 +34,36 @@ int gemma_read_rope(struct hparams *hp, const struct config_reader *cfg, struct 
     return rc != 0 ? rc : config_read_rope(hp, 0, cfg, NULL, err);
 }
 
+void gemma_defaults_two_ropes(struct hparams *hp)
+{
+    hp->flags |= HP_QK_NORM | HP_POST_NORM;
+    hp->act = ACT_GELU_TANH;
+    hp->rope_sets = 2;
+    hp->rope[0].theta = 1e6;
+    hp->rope[1].theta = 1e4;
+}
+
 int gemma_refuse_bidirectional(const struct config_reader *cfg, struct err *err)
 {
     yyjson_val *v = yyjson_obj_get(cfg->root, "use_bidirectional_attention");
     bool off = v == NULL || yyjson_is_null(v) || yyjson_is_false(v) || str_is(json_str(v), "vision"); /* of pictures only */
     return off ? 0 : err_set(err, ERR_UNSUPPORTED, "%s: use_bidirectional_attention is not supported", cfg->where);
+}
+
+int gemma_read_layers(struct hparams *hp, const struct config_reader *cfg, uint32_t period, struct err *err)
+{
+    bool known = false;
+    int rc = gemma_read_scales(hp, cfg, err);
+    if (rc == 0) {
+        rc = gemma_refuse_bidirectional(cfg, err);
+    }
+    if (rc == 0) {
+        rc = config_read_layer_types(hp, cfg, &known, err);
+    }
+    if (!known) {
+        hparams_layers_by_period(hp, period);
+    }
+    return rc;
 }
 
 int gemma_read_metadata(struct hparams *hp, const struct metadata_reader *md, uint32_t layers_27b, struct err *err)

@@ -34,12 +34,23 @@ enum { GEMMA_INPUTS, GEMMA_EMBEDDED, GEMMA_GATE, GEMMA_ROUTER, GEMMA_EXPERTS, GE
     BIND_MATRIX(W_INPUT_OUT, "proj", "per_layer_projection", DIM_HIDDEN, DIM_INPUT, SPLIT_NONE, .when = HP_LAYER_INPUTS),        \
     BIND_VECTOR(V_INPUT_NORM, "post_norm.weight", "post_per_layer_input_norm.weight", DIM_HIDDEN, .when = HP_LAYER_INPUTS)
 
+/* before and behind each block; weights as they are stored where norm_shift is 0 */
+#define BINDS_GEMMA_NORMS                                                                                                        \
+    BIND_VECTOR(V_ATTN_NORM, "attn_norm.weight", "input_layernorm.weight", DIM_HIDDEN, .norm = true),                            \
+    BIND_VECTOR(V_POST_ATTN_NORM, "post_attention_norm.weight", "post_attention_layernorm.weight", DIM_HIDDEN, .norm = true),    \
+    BIND_VECTOR(V_FFN_NORM, "ffn_norm.weight", "pre_feedforward_layernorm.weight", DIM_HIDDEN, .norm = true),                    \
+    BIND_VECTOR(V_POST_FFN_NORM, "post_ffw_norm.weight", "post_feedforward_layernorm.weight", DIM_HIDDEN, .norm = true)
+
+/* What Gemma 3 and later have alike. */
+void gemma_defaults_two_ropes(struct hparams *hp);
 /* query_pre_attn_scalar, the two soft caps, the window; and the scale of the embedding. */
 int gemma_read_scales(struct hparams *hp, const struct config_reader *cfg, struct err *err);
 /* Two rope sets: rope_parameters by layer type, or rope_theta and rope_scaling for full layers beside rope_local_base_freq. */
 int gemma_read_rope(struct hparams *hp, const struct config_reader *cfg, struct err *err);
 /* use_bidirectional_attention: refused, unless it is about pictures only. */
 int gemma_refuse_bidirectional(const struct config_reader *cfg, struct err *err);
+/* Both of these, and layer_types; without it every `period`-th layer is full. */
+int gemma_read_layers(struct hparams *hp, const struct config_reader *cfg, uint32_t period, struct err *err);
 /* Common keys, rope, window, soft caps, scales; a model of `layers_27b` layers has an attention scale of its own (0: none has). */
 int gemma_read_metadata(struct hparams *hp, const struct metadata_reader *md, uint32_t layers_27b, struct err *err);
 

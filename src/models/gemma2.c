@@ -3,11 +3,7 @@
 #include "models/gemma.h"
 
 static const struct bind binds[] = {
-    BINDS_ENDS, BINDS_QKV, BINDS_QKV_BIAS, BINDS_O, BINDS_O_BIAS, BINDS_MLP,
-    BIND_VECTOR(V_ATTN_NORM, "attn_norm.weight", "input_layernorm.weight", DIM_HIDDEN, .norm = true),
-    BIND_VECTOR(V_POST_ATTN_NORM, "post_attention_norm.weight", "post_attention_layernorm.weight", DIM_HIDDEN, .norm = true),
-    BIND_VECTOR(V_FFN_NORM, "ffn_norm.weight", "pre_feedforward_layernorm.weight", DIM_HIDDEN, .norm = true),
-    BIND_VECTOR(V_POST_FFN_NORM, "post_ffw_norm.weight", "post_feedforward_layernorm.weight", DIM_HIDDEN, .norm = true)};
+    BINDS_ENDS, BINDS_QKV, BINDS_QKV_BIAS, BINDS_O, BINDS_O_BIAS, BINDS_MLP, BINDS_GEMMA_NORMS};
 
 static void defaults(struct hparams *hp)
 {
@@ -22,7 +18,6 @@ static void defaults(struct hparams *hp)
 
 static int read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
 {
-    bool known = false;
     defaults(hp);
     hp->heads = 8, hp->kv_heads = 4, hp->vocab = 256000;
     hp->flags |= HP_TIED;
@@ -31,19 +26,7 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
     if (rc == 0) {
         rc = config_read_rope(hp, 0, cfg, NULL, err);
     }
-    if (rc == 0) {
-        rc = gemma_read_scales(hp, cfg, err);
-    }
-    if (rc == 0) {
-        rc = gemma_refuse_bidirectional(cfg, err);
-    }
-    if (rc == 0) {
-        rc = config_read_layer_types(hp, cfg, &known, err);
-    }
-    if (!known) {
-        hparams_layers_by_period(hp, 2);
-    }
-    return rc;
+    return rc != 0 ? rc : gemma_read_layers(hp, cfg, 2, err);
 }
 
 static int read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err)

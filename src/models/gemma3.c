@@ -5,11 +5,7 @@
 #include "models/gemma.h"
 
 static const struct bind binds[] = {
-    BINDS_ENDS, BINDS_QKV, BINDS_QKV_FUSED, BINDS_QKV_BIAS, BINDS_QK_NORM, BINDS_O, BINDS_O_BIAS, BINDS_MLP,
-    BIND_VECTOR(V_ATTN_NORM, "attn_norm.weight", "input_layernorm.weight", DIM_HIDDEN, .norm = true),
-    BIND_VECTOR(V_POST_ATTN_NORM, "post_attention_norm.weight", "post_attention_layernorm.weight", DIM_HIDDEN, .norm = true),
-    BIND_VECTOR(V_FFN_NORM, "ffn_norm.weight", "pre_feedforward_layernorm.weight", DIM_HIDDEN, .norm = true),
-    BIND_VECTOR(V_POST_FFN_NORM, "post_ffw_norm.weight", "post_feedforward_layernorm.weight", DIM_HIDDEN, .norm = true),
+    BINDS_ENDS, BINDS_QKV, BINDS_QKV_FUSED, BINDS_QKV_BIAS, BINDS_QK_NORM, BINDS_O, BINDS_O_BIAS, BINDS_MLP, BINDS_GEMMA_NORMS,
     {.kind = BIND_IGNORED, .hf = "vision_tower."},
     {.kind = BIND_IGNORED, .hf = "model.vision_tower."},
     {.kind = BIND_IGNORED, .hf = "multi_modal_projector."},
@@ -17,11 +13,7 @@ static const struct bind binds[] = {
 
 static void defaults(struct hparams *hp)
 {
-    hp->flags |= HP_QK_NORM | HP_POST_NORM;
-    hp->act = ACT_GELU_TANH;
-    hp->rope_sets = 2;
-    hp->rope[0].theta = 1e6;
-    hp->rope[1].theta = 1e4;
+    gemma_defaults_two_ropes(hp);
     hp->head_dim = 256;
     hp->context_train = 131072;
 }
@@ -29,7 +21,6 @@ static void defaults(struct hparams *hp)
 static int read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
 {
     uint32_t pattern = 6;
-    bool known = false;
     defaults(hp);
     hp->heads = 8, hp->kv_heads = 4, hp->vocab = 262208, hp->window = 4096;
     hp->flags |= HP_TIED;
@@ -39,24 +30,12 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
         rc = gemma_read_rope(hp, cfg, err);
     }
     if (rc == 0) {
-        rc = gemma_read_scales(hp, cfg, err);
-    }
-    if (rc == 0) {
-        rc = gemma_refuse_bidirectional(cfg, err);
-    }
-    if (rc == 0) {
         rc = json_get_u32(cfg->root, "_sliding_window_pattern", &pattern, cfg->where, err);
     }
     if (rc == 0) {
         rc = json_get_u32(cfg->root, "sliding_window_pattern", &pattern, cfg->where, err);
     }
-    if (rc == 0) {
-        rc = config_read_layer_types(hp, cfg, &known, err);
-    }
-    if (!known) {
-        hparams_layers_by_period(hp, pattern);
-    }
-    return rc;
+    return rc != 0 ? rc : gemma_read_layers(hp, cfg, pattern, err);
 }
 
 static int read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err)

@@ -33,10 +33,7 @@ static const struct bind binds[] = {
     BIND_MATRIX(W_V, "attn_v", "self_attn.v_proj", DIM_KV, DIM_HIDDEN, SPLIT_HEADS, .layers = LAYERS_OWN_KV),
     BIND_VECTOR(V_Q_NORM, "attn_q_norm.weight", "self_attn.q_norm.weight", DIM_HEAD, .when = HP_QK_NORM),
     BIND_VECTOR(V_K_NORM, "attn_k_norm.weight", "self_attn.k_norm.weight", DIM_HEAD, .when = HP_QK_NORM, .layers = LAYERS_OWN_KV),
-    BIND_VECTOR(V_ATTN_NORM, "attn_norm.weight", "input_layernorm.weight", DIM_HIDDEN),
-    BIND_VECTOR(V_POST_ATTN_NORM, "post_attention_norm.weight", "post_attention_layernorm.weight", DIM_HIDDEN),
-    BIND_VECTOR(V_FFN_NORM, "ffn_norm.weight", "pre_feedforward_layernorm.weight", DIM_HIDDEN),
-    BIND_VECTOR(V_POST_FFN_NORM, "post_ffw_norm.weight", "post_feedforward_layernorm.weight", DIM_HIDDEN),
+    BINDS_GEMMA_NORMS,
     BIND_MATRIX(W_LAUREL_LEFT, "laurel_l", "laurel.linear_left", DIM_LAUREL, DIM_HIDDEN, SPLIT_NONE),
     BIND_MATRIX(W_LAUREL_RIGHT, "laurel_r", "laurel.linear_right", DIM_HIDDEN, DIM_LAUREL, SPLIT_NONE),
     BIND_VECTOR(V_LAUREL_NORM, "laurel_post_norm.weight", "laurel.post_laurel_norm.weight", DIM_HIDDEN),
@@ -54,11 +51,8 @@ static const struct bind binds[] = {
 
 static void defaults(struct hparams *hp)
 {
-    hp->flags |= HP_QK_NORM | HP_V_NORM | HP_POST_NORM;
-    hp->act = ACT_GELU_TANH;
-    hp->rope_sets = 2;
-    hp->rope[0].theta = 1e6;
-    hp->rope[1].theta = 1e4;
+    gemma_defaults_two_ropes(hp);
+    hp->flags |= HP_V_NORM;
     hp->context_train = 32768;
     hp->window = 512;
     hp->final_softcap = 30.0f;

@@ -14,6 +14,8 @@
 #define GATE_UP "model.layers.%u.experts.gate_up_proj"
 #define EXPERT_VECTOR(slot, gguf, hf, rows) BIND_VECTOR(slot, gguf, hf, rows, .layers = LAYERS_EXPERTS)
 
+#define MLX_EXPERTS "model.layers.%u.experts.switch_glu."
+
 static const struct bind binds[] = {
     BINDS_ENDS, BINDS_O, BINDS_MLP,
     {.kind = BIND_ONES, .slot = V_ONES, .rows = DIM_HEAD_MOST, .cols = DIM_1},
@@ -23,10 +25,7 @@ static const struct bind binds[] = {
     BIND_VECTOR(V_Q_NORM, "attn_q_norm.weight", "self_attn.q_norm.weight", DIM_HEAD, .when = HP_QK_NORM),
     BIND_VECTOR(V_K_NORM, "attn_k_norm.weight", "self_attn.k_norm.weight", DIM_HEAD, .when = HP_QK_NORM, .layers = LAYERS_OWN_KV),
     BINDS_UNUSED_KV,
-    BIND_VECTOR(V_ATTN_NORM, "attn_norm.weight", "input_layernorm.weight", DIM_HIDDEN),
-    BIND_VECTOR(V_POST_ATTN_NORM, "post_attention_norm.weight", "post_attention_layernorm.weight", DIM_HIDDEN),
-    BIND_VECTOR(V_FFN_NORM, "ffn_norm.weight", "pre_feedforward_layernorm.weight", DIM_HIDDEN),
-    BIND_VECTOR(V_POST_FFN_NORM, "post_ffw_norm.weight", "post_feedforward_layernorm.weight", DIM_HIDDEN),
+    BINDS_GEMMA_NORMS,
     {.kind = BIND_LAYER_NUMBER, .slot = N_SCALE, .gguf = "blk.%u.layer_output_scale.weight", .hf = "model.layers.%u.layer_scalar",
      .when = HP_LAYER_SCALE},
     BINDS_LAYER_INPUTS,
@@ -36,22 +35,20 @@ static const struct bind binds[] = {
     EXPERT_VECTOR(V_POST_EXPERTS_NORM, "post_ffw_norm_2.weight", "post_feedforward_layernorm_2.weight", DIM_HIDDEN),
     EXPERT_VECTOR(V_EXPERT_SCALE, "ffn_down_exps.scale", "router.per_expert_scale", DIM_EXPERTS),
     BIND_MATRIX(W_ROUTER, "ffn_gate_inp", "router.proj", DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, .layers = LAYERS_EXPERTS),
-    BIND_STACK(W_EXPERT_GATE, "blk.%u.ffn_gate_exps", NULL, DIM_EXPERT_FFN, DIM_HIDDEN, .unless = HP_EXPERTS_FUSED),
-    BIND_STACK(W_EXPERT_UP, "blk.%u.ffn_up_exps", NULL, DIM_EXPERT_FFN, DIM_HIDDEN, .unless = HP_EXPERTS_FUSED),
+    BIND_STACK(W_EXPERT_GATE, "blk.%u.ffn_gate_exps", MLX_EXPERTS "gate_proj", DIM_EXPERT_FFN, DIM_HIDDEN, .unless = HP_EXPERTS_FUSED),
+    BIND_STACK(W_EXPERT_UP, "blk.%u.ffn_up_exps", MLX_EXPERTS "up_proj", DIM_EXPERT_FFN, DIM_HIDDEN, .unless = HP_EXPERTS_FUSED),
     BIND_STACK(W_EXPERT_GATE, "blk.%u.ffn_gate_up_exps", GATE_UP, DIM_EXPERT_FFN, DIM_HIDDEN, .of = DIM_2_EXPERT_FFN,
                .when = HP_EXPERTS_FUSED),
     BIND_STACK(W_EXPERT_UP, "blk.%u.ffn_gate_up_exps", GATE_UP, DIM_EXPERT_FFN, DIM_HIDDEN, .first = DIM_EXPERT_FFN,
                .of = DIM_2_EXPERT_FFN, .when = HP_EXPERTS_FUSED),
-    BIND_STACK(W_EXPERT_DOWN, "blk.%u.ffn_down_exps", "model.layers.%u.experts.down_proj", DIM_HIDDEN, DIM_EXPERT_FFN, .when = 0),
+    BIND_STACK(W_EXPERT_DOWN, "blk.%u.ffn_down_exps", "model.layers.%u.experts.down_proj|" MLX_EXPERTS "down_proj", DIM_HIDDEN, DIM_EXPERT_FFN,
+               .when = 0),
     BINDS_MODALITIES};
 
 static void defaults(struct hparams *hp)
 {
-    hp->flags |= HP_QK_NORM | HP_V_NORM | HP_POST_NORM;
-    hp->act = ACT_GELU_TANH;
-    hp->rope_sets = 2;
-    hp->rope[0].theta = 1e6;
-    hp->rope[1].theta = 1e4;
+    gemma_defaults_two_ropes(hp);
+    hp->flags |= HP_V_NORM;
     hp->context_train = 131072;
     hp->window = 512;
     hp->attn_scale = 1.0f;

@@ -51,13 +51,7 @@ static int read_metadata(struct hparams *hp, const struct metadata_reader *md, s
     if (rc == 0) {
         rc = metadata_read_rope(hp, md, err);
     }
-    if (rc == 0) {
-        rc = metadata_u32(md, "nextn_predict_layers", &hp->ignored_layers, err);
-    }
-    if (rc == 0 && hp->ignored_layers >= hp->layers) {
-        return err_set(err, ERR_FORMAT, "%s: %u of %u blocks predict further tokens", md->arch, hp->ignored_layers, hp->layers);
-    }
-    hp->layers -= rc == 0 ? hp->ignored_layers : 0;
+    rc = rc != 0 ? rc : metadata_drop_predictors(hp, md, err);
     return rc != 0 ? rc : experts_read_metadata(hp, md, err);
 }
 

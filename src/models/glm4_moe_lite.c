@@ -14,16 +14,7 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
     hp->pairing = ROPE_ADJACENT;
     hp->eps = 1e-5f;
     hp->context_train = 202752;
-    int rc = config_read_common(hp, cfg, err);
-    if (rc == 0) {
-        rc = mla_read_config(hp, cfg, err);
-    }
-    if (rc == 0) {
-        rc = json_get_u32(cfg->root, "num_nextn_predict_layers", &hp->ignored_layers, cfg->where, err);
-    }
-    if (rc == 0) {
-        rc = experts_read_config(hp, cfg, err);
-    }
+    int rc = mla_moe_read_config(hp, cfg, err);
     if (rc == 0 && !yyjson_is_arr(yyjson_obj_get(cfg->root, "mlp_layer_types"))) {
         rc = json_get_u32(cfg->root, "first_k_dense_replace", &dense, cfg->where, err);
         hp->dense[0] = 1;

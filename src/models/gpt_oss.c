@@ -2,18 +2,24 @@
  * dimensions; experts with biases and a clamped gate, weighted by the softmax of the chosen ones' logits.
  *
  * Hugging Face files have gate and up of all experts in one tensor, row by row in turn: as elements it is transposed, as MXFP4 blocks and
- * scales it is not.  GGUF files have them apart, and no key for the correction dimensions. */
+ * scales it is not.  GGUF files and MLX's have them apart; GGUF has no key for the correction dimensions. */
 #include "models/decoder_binds.h"
 
-#define FUSED "model.layers.%u.mlp.experts.gate_up_proj"
+#define IN_EXPERTS "model.layers.%u.mlp.experts."
+#define FUSED IN_EXPERTS "gate_up_proj"
 #define GATE_UP(slot, first_)                                                                                                 \
     BIND_STACK(slot, NULL, FUSED, DIM_EXPERT_FFN, DIM_HIDDEN, .first = first_, .of = DIM_2_EXPERT_FFN, .group = DIM_2,        \
-               .map = MAP_TRANSPOSED)
+               .map = MAP_TRANSPOSED, .when = HP_EXPERTS_FUSED)
+#define APART(slot, gguf, name) \
+    BIND_STACK(slot, "blk.%u." gguf, IN_EXPERTS name, DIM_EXPERT_FFN, DIM_HIDDEN, .unless = HP_EXPERTS_FUSED)
 #define EXPERT_VECTOR(slot_, gguf_, hf_, cols_, ...)                                                                          \
     {.kind = BIND_LAYER_VEC, .slot = slot_, .gguf = gguf_, .hf = hf_, .rows = DIM_EXPERTS, .cols = cols_, .map = MAP_ROWS,    \
-     .layers = LAYERS_EXPERTS, .when = HP_EXPERT_BIAS, __VA_ARGS__}
-#define GATE_UP_BIAS(slot, first_) \
-    EXPERT_VECTOR(slot, NULL, FUSED "_bias", DIM_EXPERT_FFN, .first = first_, .of = DIM_2_EXPERT_FFN, .group = DIM_2)
+     .layers = LAYERS_EXPERTS, __VA_ARGS__}
+#define GATE_UP_BIAS(slot, first_)                                                                                            \
+    EXPERT_VECTOR(slot, NULL, FUSED "_bias", DIM_EXPERT_FFN, .first = first_, .of = DIM_2_EXPERT_FFN, .group = DIM_2,         \
+                  .when = HP_EXPERT_BIAS | HP_EXPERTS_FUSED)
+#define APART_BIAS(slot, gguf, name) \
+    EXPERT_VECTOR(slot, "blk.%u." gguf, IN_EXPERTS name, DIM_EXPERT_FFN, .when = HP_EXPERT_BIAS, .unless = HP_EXPERTS_FUSED)
 
 static const struct bind binds[] = {
     BINDS_ENDS, BINDS_QKV, BINDS_QKV_BIAS, BINDS_O, BINDS_O_BIAS,
@@ -24,14 +30,12 @@ static const struct bind binds[] = {
     BIND_VECTOR(V_ROUTER_BIAS, "ffn_gate_inp.bias", "mlp.router.bias", DIM_EXPERTS, .layers = LAYERS_EXPERTS),
     GATE_UP(W_EXPERT_GATE, DIM_0), GATE_UP(W_EXPERT_UP, DIM_1), GATE_UP_BIAS(V_EXPERT_GATE_BIAS, DIM_0),
     GATE_UP_BIAS(V_EXPERT_UP_BIAS, DIM_1),
-    BIND_STACK(W_EXPERT_DOWN, NULL, "model.layers.%u.mlp.experts.down_proj", DIM_HIDDEN, DIM_EXPERT_FFN, .map = MAP_TRANSPOSED),
-    BIND_STACK(W_EXPERT_GATE, "blk.%u.ffn_gate_exps", NULL, DIM_EXPERT_FFN, DIM_HIDDEN, .when = 0),
-    BIND_STACK(W_EXPERT_UP, "blk.%u.ffn_up_exps", NULL, DIM_EXPERT_FFN, DIM_HIDDEN, .when = 0),
+    APART(W_EXPERT_GATE, "ffn_gate_exps", "gate_proj"), APART(W_EXPERT_UP, "ffn_up_exps", "up_proj"),
+    APART_BIAS(V_EXPERT_GATE_BIAS, "ffn_gate_exps.bias", "gate_proj.bias"), APART_BIAS(V_EXPERT_UP_BIAS, "ffn_up_exps.bias", "up_proj.bias"),
+    BIND_STACK(W_EXPERT_DOWN, NULL, IN_EXPERTS "down_proj", DIM_HIDDEN, DIM_EXPERT_FFN, .map = MAP_TRANSPOSED),
     BIND_STACK(W_EXPERT_DOWN, "blk.%u.ffn_down_exps", NULL, DIM_HIDDEN, DIM_EXPERT_FFN, .when = 0),
-    EXPERT_VECTOR(V_EXPERT_GATE_BIAS, "blk.%u.ffn_gate_exps.bias", NULL, DIM_EXPERT_FFN, .of = DIM_0),
-    EXPERT_VECTOR(V_EXPERT_UP_BIAS, "blk.%u.ffn_up_exps.bias", NULL, DIM_EXPERT_FFN, .of = DIM_0),
-    EXPERT_VECTOR(V_EXPERT_DOWN_BIAS, "blk.%u.ffn_down_exps.bias", "model.layers.%u.mlp.experts.down_proj_bias", DIM_HIDDEN,
-                  .of = DIM_0)};
+    EXPERT_VECTOR(V_EXPERT_DOWN_BIAS, "blk.%u.ffn_down_exps.bias", IN_EXPERTS "down_proj_bias|" IN_EXPERTS "down_proj.bias", DIM_HIDDEN,
+                  .when = HP_EXPERT_BIAS)};
 
 static void defaults(struct hparams *hp)
 {

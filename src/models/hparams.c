@@ -116,7 +116,8 @@ uint32_t hparams_dim(const struct hparams *hp, uint32_t layer, enum model_dim d)
                              [DIM_KEY_HEADS] = hp->state.heads, [DIM_KEY_HEAD_OUT] = hp->state.values * hp->state.d_v,
                              [DIM_2_HIDDEN] = 2 * hp->hidden, [DIM_3_HIDDEN] = 3 * hp->hidden, [DIM_STREAMS] = hp->streams,
                              [DIM_STREAMS_2] = hp->streams * hp->streams, [DIM_LAUREL] = hp->laurel,
-                             [DIM_EXPERTS] = hp->moe.experts, [DIM_EXPERT_FFN] = hp->moe.ffn, [DIM_2_EXPERT_FFN] = 2 * hp->moe.ffn,
+                             [DIM_EXPERTS] = hp->moe.experts, [DIM_EXPERT_IN] = hp->moe.latent ? hp->moe.latent : hp->hidden,
+                             [DIM_EXPERT_FFN] = hp->moe.ffn, [DIM_2_EXPERT_FFN] = 2 * hp->moe.ffn,
                              [DIM_SHARED_FFN] = hp->moe.shared_ffn, [DIM_Q_RANK] = m->q_rank, [DIM_RANK] = m->rank, [DIM_NOPE] = m->nope,
                              [DIM_RANK_ROPE] = m->rank + m->rope, [DIM_K_B] = hp->heads * m->rank, [DIM_V_B] = hp->heads * m->v,
                              [DIM_KV_B] = hp->heads * (m->nope + m->v), [DIM_KV_B_HEAD] = m->nope + m->v};

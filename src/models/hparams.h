@@ -61,7 +61,7 @@ enum hparam_flag {
     HP_STATE_BIAS = 1 << 19,   /* recurrent layers: of the products before and after it */
     HP_STREAM_SCALE = 1 << 20, /* the active stream is scaled before it meets the layer's inputs */
     HP_Q_RANK = 1 << 21,       /* latent attention: mla.q_rank is not 0 */
-    HP_KV_B_SPLIT = 1 << 22,   /* GGUF: keys and values of the latent vector are two tensors, the keys' turned round */
+    HP_KV_B_SPLIT = 1 << 22,   /* keys and values of the latent vector are two tensors, the keys' turned round */
     HP_SHARED = 1 << 23,       /* an expert that every row takes */
     HP_EXPERTS_FUSED = 1 << 24, /* gate and up of all experts are one tensor; of a Hugging Face file all of down too */
     HP_EXPERT_BIAS = 1 << 25,  /* of router and experts */
@@ -69,6 +69,7 @@ enum hparam_flag {
     HP_SHARED_GATE = 1 << 27,  /* the shared expert times the sigmoid of a gate */
     HP_SINKS = 1 << 28,        /* a score of every head that takes part in the softmax and has no value */
     HP_MAMBA = 1 << 29,        /* recurrent layers are Mamba 2 */
+    HP_LATENT = 1 << 30,       /* moe.latent is not 0 */
 };
 
 /* Sizes that may differ from layer to layer. */
@@ -80,6 +81,7 @@ struct layer_shape {
 struct experts_params {
     uint32_t experts, used, ffn; /* each expert's inner width */
     uint32_t shared_ffn;         /* of the expert every row takes; 0: none */
+    uint32_t latent;             /* experts work on a product of the row with so many elements; 0: on the row */
     enum route_score score;
     uint32_t groups, group_top, group_best; /* op_route */
     bool normalise;

@@ -166,6 +166,16 @@ int metadata_read_pattern(struct hparams *hp, const struct metadata_reader *md, 
     return rc;
 }
 
+int metadata_drop_predictors(struct hparams *hp, const struct metadata_reader *md, struct err *err)
+{
+    int rc = metadata_u32(md, "nextn_predict_layers", &hp->ignored_layers, err);
+    if (rc == 0 && hp->ignored_layers >= hp->layers) {
+        return err_set(err, ERR_FORMAT, "%s: %u of %u blocks predict further tokens", md->arch, hp->ignored_layers, hp->layers);
+    }
+    hp->layers -= rc == 0 ? hp->ignored_layers : 0;
+    return rc;
+}
+
 bool metadata_has_tensor(const struct metadata_reader *md, uint32_t layer, const char *what)
 {
     char name[MODEL_NAME_MAX];

@@ -127,7 +127,7 @@ static int finish(struct hparams *hp, const char *where, struct err *err)
     return 0;
 }
 
-int mla_read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
+static int read_sizes(struct hparams *hp, const struct config_reader *cfg, struct err *err)
 {
     struct mla_params *p = &hp->mla;
     uint32_t whole = 0, kv_heads = hp->kv_heads, head = hp->head_dim;
@@ -162,6 +162,18 @@ int mla_read_config(struct hparams *hp, const struct config_reader *cfg, struct 
     return rc != 0 ? rc : finish(hp, cfg->where, err);
 }
 
+int mla_moe_read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
+{
+    int rc = config_read_common(hp, cfg, err);
+    if (rc == 0) {
+        rc = read_sizes(hp, cfg, err);
+    }
+    if (rc == 0) {
+        rc = json_get_u32(cfg->root, "num_nextn_predict_layers", &hp->ignored_layers, cfg->where, err);
+    }
+    return rc != 0 ? rc : experts_read_config(hp, cfg, err);
+}
+
 /* Newer files store the products' parts apart and say so in key and value lengths; older ones have one tensor for both. */
 int mla_read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err)
 {
@@ -180,15 +192,13 @@ int mla_read_metadata(struct hparams *hp, const struct metadata_reader *md, stru
     if (rc != 0) {
         return rc;
     }
-    bool split = length != 0;
-    if (!split) {
+    if (length == 0) {
         length = stored, p->v = stored_v;
     } else if (stored != p->rank + p->rope || stored_v != p->rank) {
         return err_set(err, ERR_UNSUPPORTED, "%s.attention: key_length %u and value_length %u: expected %u and %u of rank %u", md->arch,
                        stored, stored_v, p->rank + p->rope, p->rank, p->rank);
     }
     p->nope = length > p->rope ? length - p->rope : 0;
-    hp->flags |= split ? HP_KV_B_SPLIT : 0;
     hp->pairing = ROPE_ADJACENT;
     rc = metadata_read_common(hp, md, err);
     hp->head_dim = p->rope;

@@ -1,7 +1,7 @@
 /* models/mla_binds.h - rows of bind tables of architectures with latent attention, and their mixture of experts.
  *
- * The file's kv_b has keys and values of every head together, [heads][nope + v][rank].  Newer GGUF files have them apart, a matrix a head,
- * keys already turned round. */
+ * The file's kv_b has keys and values of every head together, [heads][nope + v][rank].  Newer GGUF files and MLX's have them apart, a matrix
+ * a head, keys already turned round. */
 #ifndef RH_MODELS_MLA_BINDS_H
 #define RH_MODELS_MLA_BINDS_H
 
@@ -18,8 +18,10 @@
                 .group = DIM_KV_B_HEAD, .map = MAP_TURNED, .unless = HP_KV_B_SPLIT),                                             \
     BIND_MATRIX(W_V_B, "attn_kv_b", "self_attn.kv_b_proj", DIM_V_B, DIM_RANK, SPLIT_HEADS, .first = DIM_NOPE, .of = DIM_KV_B,    \
                 .group = DIM_KV_B_HEAD, .unless = HP_KV_B_SPLIT),                                                                \
-    BIND_NAMED(W_K_B, "blk.%u.attn_k_b", NULL, DIM_K_B, DIM_NOPE, SPLIT_HEADS, .of = DIM_K_B, .when = HP_KV_B_SPLIT),         \
-    BIND_NAMED(W_V_B, "blk.%u.attn_v_b", NULL, DIM_V_B, DIM_RANK, SPLIT_HEADS, .of = DIM_V_B, .when = HP_KV_B_SPLIT),         \
+    BIND_NAMED(W_K_B, "blk.%u.attn_k_b", "model.layers.%u.self_attn.embed_q", DIM_K_B, DIM_NOPE, SPLIT_HEADS, .of = DIM_K_B,     \
+               .when = HP_KV_B_SPLIT),                                                                                           \
+    BIND_NAMED(W_V_B, "blk.%u.attn_v_b", "model.layers.%u.self_attn.unembed_out", DIM_V_B, DIM_RANK, SPLIT_HEADS, .of = DIM_V_B, \
+               .when = HP_KV_B_SPLIT),                                                                                           \
     BIND_MATRIX(W_O, "attn_output", "self_attn.o_proj", DIM_HIDDEN, DIM_V_B, SPLIT_COLS)
 
 /* dense layers first, then experts with a bias of the choice and shared ones */
@@ -34,7 +36,9 @@
     "norm_topk_prob", "num_experts_per_tok", "routed_scaling_factor", "num_nextn_predict_layers", "topk_method", "scoring_func", \
     "moe_layer_freq", "aux_loss_alpha", "ep_size", "seq_aux", EXPERT_KEYS_TRAINING
 
-/* mla.c: names of methods that the architecture has one of; a key that is absent says nothing */
+/* mla.c: all that config.json says of sizes, latent attention and experts */
+int mla_moe_read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err);
+/* names of methods that the architecture has one of; a key that is absent says nothing */
 int mla_expect(const struct config_reader *cfg, const char *key, const char *expected, struct err *err);
 
 #endif

@@ -34,6 +34,7 @@ struct model_routes {
     uint32_t *ids;    /* [layers][rows][experts_used], host */
     uint32_t *own;    /* likewise: what the rows would have chosen, kept when ids are given; or NULL */
     float *logits;    /* [layers][rows][experts] of the router, kept; or NULL */
+    float *own_logits; /* likewise, of rows whose ids are given; or NULL */
 };
 
 struct model_options {

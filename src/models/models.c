@@ -24,11 +24,15 @@ const char *model_arch_name(uint32_t i)
     return archs[i]->name;
 }
 
-static const struct arch *arch_of_gguf(struct str name)
+static const struct arch *arch_of_gguf(struct str name, const char **own)
 {
     for (uint32_t i = 0; i < ARCH_COUNT; i++) {
-        if (archs[i]->gguf != NULL && str_is(name, archs[i]->gguf)) {
-            return archs[i];
+        const char *const names[] = {archs[i]->gguf, archs[i]->gguf_experts};
+        for (int n = 0; n < 2; n++) {
+            if (names[n] != NULL && str_is(name, names[n])) {
+                *own = names[n];
+                return archs[i];
+            }
         }
     }
     return NULL;
@@ -66,11 +70,11 @@ static int read_gguf(struct model *m, struct err *err)
     if (rc != 0) {
         return rc;
     }
-    m->arch = arch_of_gguf(name);
+    struct metadata_reader md = {.gguf = m->gguf};
+    m->arch = arch_of_gguf(name, &md.arch);
     if (m->arch == NULL) {
         return err_set(err, ERR_UNSUPPORTED, "architecture '%.*s' is not supported", STR_ARG(name));
     }
-    struct metadata_reader md = {m->gguf, m->arch->gguf};
     rc = metadata_check_keys(&md, m->arch, err);
     return rc != 0 ? rc : m->arch->read_metadata(&m->hp, &md, err);
 }

@@ -12,6 +12,10 @@ int qwen_read_sliding(struct hparams *hp, const struct config_reader *cfg, struc
 int qwen_delta_read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err);
 int qwen_delta_read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err);
 
+/* the same with `experts` experts, `used` of them a row, and a gated shared one (qwen3_5_moe.c) */
+int qwen_moe_read_config(struct hparams *hp, uint32_t experts, uint32_t used, const struct config_reader *cfg, struct err *err);
+int qwen_moe_read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err);
+
 #define DELTA_CONFIG_KEYS                                                                                             \
     "layer_types", "full_attention_interval", "linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim", \
     "linear_num_key_heads", "linear_num_value_heads", "attn_output_gate", "mamba_ssm_dtype", "mtp_num_hidden_layers", \

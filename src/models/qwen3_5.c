@@ -108,7 +108,7 @@ int qwen_delta_read_metadata(struct hparams *hp, const struct metadata_reader *m
         const char *key;
         uint32_t *out;
     } sizes[] = {{"ssm.conv_kernel", &s->taps}, {"ssm.state_size", &s->d_k}, {"ssm.group_count", &s->heads},
-                 {"ssm.time_step_rank", &values}, {"ssm.inner_size", &inner}, {"nextn_predict_layers", &hp->ignored_layers}};
+                 {"ssm.time_step_rank", &values}, {"ssm.inner_size", &inner}};
     if (rc == 0) {
         rc = metadata_read_rope(hp, md, err);
     }
@@ -119,13 +119,12 @@ int qwen_delta_read_metadata(struct hparams *hp, const struct metadata_reader *m
         return rc;
     }
     blocks = hp->layers;
-    if (hp->ignored_layers >= blocks || (inner != 0 && (values == 0 || inner % values != 0))) {
-        return err_set(err, ERR_FORMAT, "%s: %u of %u blocks predict further tokens, %u value heads share %u", md->arch,
-                       hp->ignored_layers, blocks, values, inner);
+    if (inner != 0 && (values == 0 || inner % values != 0)) {
+        return err_set(err, ERR_FORMAT, "%s: %u value heads share %u", md->arch, values, inner);
     }
-    hp->layers -= hp->ignored_layers;
     s->d_v = inner != 0 ? inner / values : s->d_k;
-    rc = state_finish(hp, values, err);
+    rc = metadata_drop_predictors(hp, md, err);
+    rc = rc != 0 ? rc : state_finish(hp, values, err);
     return rc != 0 ? rc : read_layers(hp, md, blocks, err);
 }
 

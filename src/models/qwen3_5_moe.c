@@ -5,23 +5,28 @@
 static const struct bind binds[] = {
     BINDS_ENDS, BINDS_DELTA_LAYERS, BINDS_DELTA_APART, BINDS_QWEN_EXPERTS, {.kind = BIND_IGNORED, .hf = "model.visual."}};
 
-static void defaults(struct hparams *hp)
+static void defaults(struct hparams *hp, uint32_t experts, uint32_t used)
 {
-    hp->moe = (struct experts_params){.experts = 256, .used = 8, .ffn = 512, .shared_ffn = 512, .score = ROUTE_SOFTMAX, .scale = 1.0f,
+    hp->moe = (struct experts_params){.experts = experts, .used = used, .ffn = 512, .shared_ffn = 512, .score = ROUTE_SOFTMAX, .scale = 1.0f,
                                       .normalise = true};
     hp->flags |= HP_SHARED_GATE;
 }
 
-static int read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
+int qwen_moe_read_config(struct hparams *hp, uint32_t experts, uint32_t used, const struct config_reader *cfg, struct err *err)
 {
-    defaults(hp);
+    defaults(hp, experts, used);
     int rc = qwen_delta_read_config(hp, cfg, err);
     return rc != 0 ? rc : experts_read_config(hp, cfg, err);
 }
 
-static int read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err)
+static int read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
 {
-    defaults(hp);
+    return qwen_moe_read_config(hp, 256, 8, cfg, err);
+}
+
+int qwen_moe_read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err)
+{
+    defaults(hp, 0, 0);
     int rc = qwen_delta_read_metadata(hp, md, err);
     return rc != 0 ? rc : experts_read_metadata(hp, md, err);
 }
@@ -32,5 +37,5 @@ static const char *const metadata_keys[] = {DELTA_METADATA_KEYS, QWEN_EXPERT_MET
 
 const struct arch arch_qwen3_5_moe = {
     .name = "qwen3_5_moe", .gguf = "qwen35moe", .model_types = model_types, .config_keys = config_keys, .metadata_keys = metadata_keys,
-    .read_config = read_config, .read_metadata = read_metadata, .binds = binds, .bind_count = sizeof binds / sizeof binds[0],
+    .read_config = read_config, .read_metadata = qwen_moe_read_metadata, .binds = binds, .bind_count = sizeof binds / sizeof binds[0],
     .layer = decoder_layer};

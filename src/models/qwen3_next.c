@@ -19,26 +19,16 @@ static const struct bind binds[] = {
                       .group = DIM_2_VALUES),
     BINDS_QWEN_EXPERTS};
 
-static void defaults(struct hparams *hp)
-{
-    hp->moe = (struct experts_params){.experts = 512, .used = 10, .ffn = 512, .shared_ffn = 512, .score = ROUTE_SOFTMAX, .scale = 1.0f,
-                                      .normalise = true};
-    hp->flags |= HP_SHARED_GATE;
-}
-
 static int read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
 {
-    defaults(hp);
-    int rc = qwen_delta_read_config(hp, cfg, err);
-    return rc != 0 ? rc : experts_read_config(hp, cfg, err);
+    return qwen_moe_read_config(hp, 512, 10, cfg, err);
 }
 
 static int read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err)
 {
-    defaults(hp);
-    int rc = qwen_delta_read_metadata(hp, md, err);
+    int rc = qwen_moe_read_metadata(hp, md, err);
     hp->state_tiled = false;
-    return rc != 0 ? rc : experts_read_metadata(hp, md, err);
+    return rc;
 }
 
 static const char *const model_types[] = {"qwen3_next", NULL};

@@ -127,6 +127,13 @@ static int hf_weight(const struct source *s, const char *name, struct weight_src
     return rc;
 }
 
+bool source_conv_turned(const struct source *s, const char *name)
+{
+    char text[MODEL_NAME_MAX];
+    const struct st_tensor *t = s->hf != NULL ? hfdir_tensor_find(s->hf, source_name(s, name, "", text)) : NULL;
+    return t != NULL && t->n_dims == 3 && t->shape[1] != 1 && t->shape[2] == 1;
+}
+
 bool source_has_weight(const struct source *s, const char *name)
 {
     char text[MODEL_NAME_MAX];
@@ -144,11 +151,13 @@ int source_weight(struct source *s, const char *name, struct weight_src *out, st
     return rc;
 }
 
-/* Shape as rows x cols of a number, a vector, or of a matrix that may have a middle dimension of 1; 0 x 0 when it is neither. */
+/* Shape as rows x cols of a number, a vector, or of a matrix that may have a middle or (MLX) a last dimension of 1; 0 x 0 when it is
+ * neither. */
 static void vec_shape(const struct gguf_tensor *g, const struct st_tensor *t, uint64_t *rows, uint64_t *cols)
 {
     uint32_t n_dims = g != NULL ? g->n_dims : t->n_dims;
-    bool flat = n_dims == 2 || (g == NULL && n_dims == 3 && t->shape[1] == 1);
+    bool last = g == NULL && n_dims == 3 && t->shape[2] == 1;
+    bool flat = n_dims == 2 || last || (g == NULL && n_dims == 3 && t->shape[1] == 1);
     *rows = *cols = 0;
     if (n_dims == 0) {
         *rows = *cols = 1;
@@ -157,7 +166,7 @@ static void vec_shape(const struct gguf_tensor *g, const struct st_tensor *t, ui
         *cols = 1;
     } else if (flat) {
         *rows = g != NULL ? g->ne[1] : t->shape[0];
-        *cols = g != NULL ? g->ne[0] : t->shape[n_dims - 1];
+        *cols = g != NULL ? g->ne[0] : t->shape[last ? 1 : n_dims - 1];
     }
 }
 
@@ -204,14 +213,17 @@ void source_drop(struct source *s)
     }
 }
 
-void source_ignore(struct source *s, const char *what, bool suffix)
+size_t source_ignore(struct source *s, const char *what, bool suffix)
 {
+    size_t n = 0;
     for (size_t i = 0; i < source_count(s); i++) {
         struct str name = source_name_at(s, i);
         if (suffix ? str_ends(name, str_of(what)) : str_starts(name, str_of(what))) {
             s->marks[i] = MARK_IGNORED;
+            n++;
         }
     }
+    return n;
 }
 
 void source_ignore_tensor(struct source *s, const char *name)
@@ -226,11 +238,11 @@ void source_ignore_tensor(struct source *s, const char *name)
     }
 }
 
-void source_ignore_layer(struct source *s, uint32_t layer)
+size_t source_ignore_layer(struct source *s, uint32_t layer)
 {
     char name[48], text[MODEL_NAME_MAX];
     snprintf(name, sizeof name, s->gguf != NULL ? "blk.%u." : "model.layers.%u.", layer);
-    source_ignore(s, source_name(s, name, "", text).p, false);
+    return source_ignore(s, source_name(s, name, "", text).p, false);
 }
 
 int source_check_marks(const struct source *s, struct err *err)

@@ -3,8 +3,10 @@
 #ifndef RH_TESTS_MODELS_MAKE_H
 #define RH_TESTS_MODELS_MAKE_H
 
+#include "backend_trace/backend_trace.h"
 #include "base/buf.h"
 #include "base/file.h"
+#include "models/model.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +31,8 @@ struct make_model {
     "\"hidden_size\": 64, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 32, \"intermediate_size\": 96, " \
     "\"vocab_size\": 128, \"num_hidden_layers\": 3, \"max_position_embeddings\": 512, \"rms_norm_eps\": 1e-5, "                  \
     "\"tie_word_embeddings\": false"
+
+#define MK_LLAMA(more) {.config = "{\"model_type\": \"llama\", " more MK_BASE "}"}
 
 struct make_state {
     const struct make_model *m;
@@ -160,6 +164,18 @@ static inline void make_remove(const char *dir)
         unlink(path);
     }
     rmdir(dir);
+}
+
+static inline int make_open(const struct make_model *made, struct device **d, struct model **m, struct err *err)
+{
+    char dir[] = "/tmp/rh_models_XXXXXX";
+    struct device_config cfg = {0};
+    struct model_options opt = {.k_format = KV_F16, .v_format = KV_F16, .rows_max = 8, .logit_rows_max = 2};
+    make_model(dir, made);
+    int rc = backend_trace.device_open(&cfg, d, err);
+    rc = rc != 0 ? rc : model_open(dir, *d, &opt, m, err);
+    make_remove(dir);
+    return rc;
 }
 
 #endif
