@@ -113,6 +113,13 @@ def real_models(run):
     return found
 
 
+# Of 8-bit weights: KL from the plain model at most 1e-3, of it by 8-bit activations at most 5e-4.  These tiny models are past one or both: a
+# delta net or Mamba amplifies what is rounded (docs/references.md has the shares: of the recurrent ones and deepseek_v3 the weights' rounding
+# alone is past 1e-3).  NAME=whole:activations
+KL_LIMITS = ["qwen3_5=8e-3:3.5e-3", "qwen3_5_moe=6e-3:3e-3", "qwen3_next=9e-3:8e-3", "nemotron_h=4e-3:3e-3", "phi3_long=1.3e-3:5e-4", "yarn=1.3e-3:5e-4",
+             *[f"{n}{form}=1.7e-3:7e-4" for n in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite") for form in ("", "_joined")]]
+
+
 def golden_steps(run, folder, converted):
     """Reference logits: safetensors as they are, and GGUFs made of them by the fixture script."""
     run.step("goldens, f32 state", [program("golden_run"), folder])
@@ -122,14 +129,10 @@ def golden_steps(run, folder, converted):
     if run.step("goldens to GGUF", [PYTHON, script, folder, converted]):
         run.step("goldens, BF16 GGUF", [program("golden_run"), converted])
     if run.step("goldens to Q8_0", [PYTHON, script, folder, converted + "_q8", "Q8_0"]):
-        # small recurrent models amplify what 8-bit activations round: llama.cpp's KL on the same file is 1.7e-3 too, with experts 1.2e-2 and
-        # 1.5e-2, of nemotron_h 2.1e-3
-        limits = ("qwen3_5=2e-3", "qwen3_5_moe=4e-3", "qwen3_next=8e-3", "nemotron_h=3e-3")
-        latent = [f"{n}{form}=1e-3" for n in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite") for form in ("", "_joined")]
-        run.step("goldens, KL of 8-bit weights", [program("kl_run"), "5e-4", converted + "_q8", *limits, *latent])
+        run.step("goldens, KL of 8-bit weights", [program("kl_run"), "1e-3", "5e-4", converted + "_q8", *KL_LIMITS])
     packed = converted + "_mxfp4"
     if run.step("gpt_oss to MXFP4", [PYTHON, os.path.join("tests", "fixtures", "gpt_oss_mxfp4.py"), os.path.join(folder, "gpt_oss"), packed, "gpt_oss"]):
-        run.step("goldens, MXFP4 against its values", [program("kl_run"), "1e-3", packed])
+        run.step("goldens, MXFP4 against its values", [program("kl_run"), "1e-3", "1e-3", packed])
 
 
 MATRIX_MODELS = ("llama", "gemma3", "qwen3", "phi3_long", "granite", "mistral", "lfm2", "qwen3_5", "deepseek_v3", "qwen3_moe", "gpt_oss", "qwen3_5_moe", "glm4_moe",
@@ -219,7 +222,7 @@ def cuda_steps(run, long):
 
 
 def tier_check(run, long=False):
-    if not run.build_and_prepare("all", "unit_tests", "op_tests", "chat_tool", "text_tool", "logits_tool", "golden_run", "kl_run", "law_model", "law_matrix"):
+    if not run.build_and_prepare("all", "unit_tests", "op_tests", "chat_tool", "text_tool", "logits_tool", "golden_run", "kl_run", "law_model", "law_matrix", "law_conversation"):
         return
     golden = os.path.join(TOP, "tests", "golden")
     beside = threading.Thread(target=cuda_steps, args=(run, long))
@@ -232,6 +235,7 @@ def tier_check(run, long=False):
             run.step(f"unit {name}", [program(f"unit_{name}")], {"CHECK_LONG": "1"})
     golden_steps(run, golden, os.path.join(TOP, "build", "golden_gguf"))
     run.step("goldens, MLX", [program("golden_run"), os.path.join(TOP, "tests", "golden_mlx"), "--backend", "ref"])
+    run.step("conversations", [program("law_conversation"), golden])
     models = real_models(run)
     single_steps(run, golden, [models[n] for n in models], long)
     matrix_steps(run, golden, models, long)

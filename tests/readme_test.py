@@ -1,6 +1,10 @@
-"""readme_test.py: README's tables say what the sources and the reference models say."""
+"""readme_test.py: README's tables say what the sources and the reference models say.
+
+`python tests/readme_test.py write` puts the table of architectures in, made of the list and the reference models."""
+import json
 import os
 import re
+import sys
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -17,14 +21,37 @@ def table(marker):
     return [[cell.strip() for cell in row.split("|")] for row in rows[2:]]
 
 
-def test_architectures_are_those_of_the_list():
-    names = re.findall(r"X\((\w+)\)", re.search(r"#define ARCH_LIST\(X\)((?:.*\\\n)*.*)", read("src/models/arch.h"))[1])
-    assert [row[0] for row in table("architectures")] == names
+GOLDEN = os.path.join(TOP, "tests", "golden")
 
 
-def test_every_reference_model_is_named_once():
-    named = [name for row in table("architectures") for name in row[1].split(", ") if name]
-    assert sorted(named) == sorted(n for n in os.listdir(os.path.join(TOP, "tests", "golden")) if os.path.exists(os.path.join(TOP, "tests", "golden", n, "golden.json")))
+def goldens():
+    return sorted(n for n in os.listdir(GOLDEN) if os.path.exists(os.path.join(GOLDEN, n, "golden.json")))
+
+
+def architectures():
+    return re.findall(r"X\((\w+)\)", re.search(r"#define ARCH_LIST\(X\)((?:.*\\\n)*.*)", read("src/models/arch.h"))[1])
+
+
+def made_table():
+    """One row an architecture of the list, with the reference models whose model_type its file names."""
+    of_type = {}
+    for arch in architectures():
+        types = re.search(r"model_types\[\] = \{([^}]*)\}", read(f"src/models/{arch}.c"))[1]
+        of_type |= {t: arch for t in re.findall(r'"(\w+)"', types)}
+    rows = {arch: [] for arch in architectures()}
+    for name in goldens():
+        rows[of_type[json.loads(read(f"tests/golden/{name}/config.json"))["model_type"]]].append(name)
+    return [[arch, ", ".join(names)] for arch, names in rows.items()]
+
+
+def test_the_table_of_architectures_is_the_one_made():
+    assert table("architectures") == made_table()
+
+
+def test_every_architecture_has_a_reference_model_and_an_op_listing():
+    traces = {n[:-4] for n in os.listdir(os.path.join(GOLDEN, "trace"))}
+    for arch, names in made_table():
+        assert names and traces & set(names.split(", ")), arch
 
 
 def test_packed_types_are_those_of_the_packer():
@@ -40,3 +67,17 @@ def test_types_held_in_f16_are_those_of_the_code():
 def test_documents_exist():
     for path in re.findall(r"\]\((\w[\w/.]+)\)", read("README.md")):
         assert os.path.exists(os.path.join(TOP, path)), path
+
+
+def write():
+    text = read("README.md")
+    head, rest = text.split("<!-- architectures:", 1)
+    lines = rest.split("\n\n", 1)
+    top = lines[0].split("\n")[:3]
+    body = [f"| {arch} | {names} |" for arch, names in made_table()]
+    with open(os.path.join(TOP, "README.md"), "w") as f:
+        f.write(head + "<!-- architectures:" + "\n".join(top + body) + "\n\n" + lines[1])
+
+
+if __name__ == "__main__" and sys.argv[1:] == ["write"]:
+    write()
