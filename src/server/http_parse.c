@@ -185,7 +185,8 @@ static enum http_parsed read_head(struct http_parser *p)
     struct http_request *r = &p->request;
     llhttp_errno_t rc = llhttp_execute(&p->llhttp, p->head.p, p->head.n);
     if (rc != HPE_OK && !(rc == HPE_PAUSED && p->complete))
-        return refuse(p, rc == HPE_INVALID_METHOD ? 501 : rc == HPE_INVALID_VERSION ? 505 : 400, "malformed request head");
+        return rc == HPE_INVALID_METHOD ? refuse(p, 405, "a method that is not known here")
+                                        : refuse(p, rc == HPE_INVALID_VERSION ? 505 : 400, "malformed request head");
     int major = llhttp_get_http_major(&p->llhttp), minor = llhttp_get_http_minor(&p->llhttp);
     if (major != 1 || minor > 1)
         return refuse(p, 505, "expected HTTP/1.0 or HTTP/1.1");

@@ -59,7 +59,7 @@ def status(reply):
 
 HOST = b"Host: 127.0.0.1\r\n"
 MALFORMED = [
-    (b"GARBAGE\r\n\r\n", {400, 501}), (b"GET /health\r\n\r\n", {400, 505}), (b"GET  /health HTTP/1.1\r\n" + HOST + b"\r\n", {400}),
+    (b"GARBAGE\r\n\r\n", {400, 405}), (b"GET /health\r\n\r\n", {400, 505}), (b"GET  /health HTTP/1.1\r\n" + HOST + b"\r\n", {400}),
     (b"GET /health HTTP/1.1\r\n\r\n", {400}), (b"GET /health HTTP/1.1\r\n" + HOST + HOST + b"\r\n", {400}),
     (b"GET /health HTTP/2.0\r\n" + HOST + b"\r\n", {400, 505}), (b"GET /health HTTP/1.2\r\n" + HOST + b"\r\n", {400, 505}),
     (b"GET /health HTTP/1.1\n" + HOST + b"\r\n", {400}), (b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\n\r\n", {400}),
@@ -88,7 +88,7 @@ MALFORMED = [
     (b"GET /health HTTP/1.1\r\n" + HOST + b"X: " + b"a" * 40000 + b"\r\n\r\n", {431}),
     (b"GET /health HTTP/1.1\r\n" + HOST + b"X: a\r\n" * 200 + b"\r\n", {431}),
     (b"\r\n" * 20, {400}), (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", set()),
-    (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", {400, 501, 505}), (b"\x00" * 100, {400}), (b"\xff" * 100, {400}),
+    (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", {400, 405, 505}), (b"\x00" * 100, {400}), (b"\xff" * 100, {400}),
 ]
 
 
