@@ -197,7 +197,7 @@ def sanitizer_steps(run, long):
         slow = [] if long else ["-E", "engine_draft|engine_rounds|engine_faults|engine_hit_time"]
         run.step("unit, address and undefined", ["ctest", "--test-dir", ASAN, "-j2", "--output-on-failure", "--timeout", "1800", *slow],
                  {"STRESS_REQUESTS": "20000" if long else "1000"})
-        api_step(run, ASAN, "address and undefined", long, ["test_http.py", "test_tools.py", "test_load.py"], "60", "10")
+        api_step(run, ASAN, "address and undefined", long, ["test_http.py", "test_tools.py", "test_cancel.py", "test_embeddings.py", "test_load.py"], "60", "10")
     if run.build("tsan", "unit_tests", "rhapsode"):
         # the tests with many threads; check long adds the slow ones
         names = "engine_|backend_cpu_|front_" if long else "engine_threads|engine_stress|backend_cpu_queue|front_requests|front_stream"

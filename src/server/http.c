@@ -24,7 +24,7 @@ int http_open(uv_loop_t *loop, const struct http_limits *limits, const struct ht
     l->head_bytes = l->head_bytes ? l->head_bytes : 32 << 10;
     l->url_bytes = l->url_bytes ? l->url_bytes : 8 << 10;
     l->body_bytes = l->body_bytes ? l->body_bytes : 32 << 20;
-    l->connections = l->connections ? l->connections : 4096;
+    l->connections = l->connections ? l->connections : HTTP_CONNECTIONS_DEFAULT;
     l->head_ms = l->head_ms ? l->head_ms : 10000;
     l->body_ms = l->body_ms ? l->body_ms : 30000;
     l->idle_ms = l->idle_ms ? l->idle_ms : 75000;

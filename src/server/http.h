@@ -25,7 +25,7 @@
 #include <stdint.h>
 #include <uv.h>
 
-enum { HTTP_HEADERS_MAX = 100 };
+enum { HTTP_HEADERS_MAX = 100, HTTP_CONNECTIONS_DEFAULT = 4096 };
 
 struct http_server;
 struct http_conn;

@@ -12,10 +12,11 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { TICK_MS = 250, DRAIN_DEFAULT_S = 30 };
+enum { TICK_MS = 250, DRAIN_DEFAULT_S = 30, SPARE_FILES = 64 };
 
 static void on_wake(uv_async_t *a)
 {
@@ -148,6 +149,19 @@ static int open_http(struct server *s, struct err *err)
     return rc ? rc : listen_all(s, err);
 }
 
+/* As many files as connections and their surroundings take, where the system allows it without asking. */
+static void raise_files(uint32_t connections)
+{
+    struct rlimit limit;
+    rlim_t want = (rlim_t)(connections ? connections : HTTP_CONNECTIONS_DEFAULT) + SPARE_FILES;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= want)
+        return;
+    limit.rlim_cur = limit.rlim_max == RLIM_INFINITY || limit.rlim_max > want ? want : limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur < want)
+        log_put(LOG_WARN, "%llu open files are allowed, %llu connections may want %llu", (unsigned long long)limit.rlim_cur,
+                (unsigned long long)want - SPARE_FILES, (unsigned long long)want);
+}
+
 int server_run(const struct server_config *cfg, struct err *err)
 {
     struct server *s = mem_try_zero(1, sizeof *s);
@@ -157,6 +171,7 @@ int server_run(const struct server_config *cfg, struct err *err)
     s->model = cfg->model;
     s->started_s = (int64_t)time(NULL);
     s->notify_fd = -1;
+    raise_files(cfg->connections);
     int rc = uv_loop_init(&s->loop);
     if (rc) {
         mem_free(s);
