@@ -1,10 +1,13 @@
 """rounds.py: what guessing ahead saves, and that it changes nothing.
 
 usage: rounds.py RHAPSODE MODEL [--draft MODEL] [--tokens N] [--repeat N] [--lines N] [--tasks edit,prose]
+       rounds.py RHAPSODE MODEL --script BENCH_SCRIPT [--tokens N] [--repeat N] [--lines N] [--tasks edit,prose]
 
 Two tasks: an edit (a file of 400 lines to be written again with one name changed; the answer's first lines are given, so that a small model goes
 on) and a text without repetition.  Each is answered plainly and with every way of guessing, interleaved; ids must be equal.  Prints median decode
 tokens/s, the ratio to plain, forwards and what was guessed.
+
+--script: the model computes, and the right answer is chosen (bench/script.c): the renamed file, whole; a piece of prose.
 """
 import argparse
 import json
@@ -50,16 +53,43 @@ def run(args, task, who):
         return json.loads(subprocess.run([args.rhapsode, "generate", args.model, *what, *common], check=True, capture_output=True).stdout)
 
 
+def ids_of(args, text):
+    out = subprocess.run([args.rhapsode, "tokenize", args.model, "--json"], input=text, text=True, check=True, capture_output=True).stdout
+    return json.loads(out)
+
+
+def run_script(args, task):
+    """The right answer to the task, whatever the model would say."""
+    if task == "edit":
+        prompt = edit_prompt(args.lines)
+        answer = "\n".join(source(args.lines)[GIVEN:]).replace("count_total", "total") + "\n"
+    else:
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "prose.txt"), encoding="utf-8") as f:
+            prompt, _, answer = f.read().partition("Inside lay")
+    ids, count = ids_of(args, prompt + answer), len(ids_of(args, prompt))
+    ids = ids[:count + args.tokens] if args.tokens else ids
+    with tempfile.NamedTemporaryFile("wb") as f:
+        f.write(b"".join(i.to_bytes(4, "little") for i in ids))
+        f.flush()
+        print(task, flush=True)
+        subprocess.run([args.script, args.model, f.name, str(count), str(args.repeat)], check=True)
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("rhapsode")
     p.add_argument("model")
     p.add_argument("--draft")
-    p.add_argument("--tokens", type=int, default=300)
+    p.add_argument("--tokens", type=int, default=300, help="0 with --script: all")
     p.add_argument("--repeat", type=int, default=3)
     p.add_argument("--lines", type=int, default=400)
     p.add_argument("--tasks", default="edit,prose")
+    p.add_argument("--script")
     args = p.parse_args()
+    if args.script:
+        for task in args.tasks.split(","):
+            run_script(args, task)
+        return 0
     ways = ["none", "echo", "lookup", "echo,lookup"] + (["draft"] if args.draft else [])
     wrong = 0
     for name in args.tasks.split(","):
