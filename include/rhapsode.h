@@ -140,7 +140,7 @@ struct rh_request_options {
     const uint32_t *stop_ids; size_t stop_id_count;
     const uint32_t *allowed_ids; size_t allowed_id_count; /* the only ids that may be chosen, end ids included; none = all */
     const char *propose;            /* who may guess tokens ahead, whatever the text it changes nothing: "none", "auto", or some of
-                                       echo,lookup,draft; NULL = "auto" (echo, and the draft model if there is one) */
+                                       echo,lookup,draft; NULL = "auto" (echo, lookup, and the draft model if there is one) */
     uint32_t propose_depth;         /* most tokens of a guess, taken whatever it costs, at most 31; 0 = as many as pay */
     const char *session;            /* who asks: sessions share places and the reading of prompts evenly; its last entry in the cache is kept rather than others; NULL = one of its own */
     const char *tenant;             /* salt of the cache: prefixes are shared under the same one only; at most 256 bytes; NULL = "" */

@@ -109,12 +109,15 @@ struct engine_request {
     uint32_t live;              /* choices without their last event */
     struct seq *seqs;           /* [n] */
     struct engine_request *next; /* submission queue (under the engine's mutex) */
+    bool due;                   /* it has events nobody was woken for... */
+    struct engine_request *due_next; /* ...and is in that list, which holds a reference */
 };
 
 /* How many of `wanted` more token events there is room for, the last events of all live choices kept free. */
 uint32_t ring_room(struct engine_request *r, uint32_t tokens_in_flight, uint32_t wanted);
 void ring_put_token(struct engine_request *r, uint32_t choice, const struct sample_result *s);
 void ring_put_done(struct engine_request *r, uint32_t choice);
+void ring_wake(struct engine *e); /* those who wait for events that were put since the last time */
 void request_ref(struct engine_request *r);
 
 /* ---- steps ---- */
@@ -166,6 +169,7 @@ struct engine {
     struct engine_stats stats;
     uint64_t ages;
     /* engine thread */
+    struct engine_request *due; /* whose consumers are to be woken */
     struct seq *waiting;        /* FIFO by age */
     struct seq **running;       /* [running_max] ascending age */
     uint32_t running_count, waiting_count, waiting_again; /* again: pre-empted ones */

@@ -36,3 +36,13 @@ void engine_gate_leave(struct engine_gate *g)
     pthread_cond_broadcast(&g->cond);
     pthread_mutex_unlock(&g->mutex);
 }
+
+bool engine_gate_wanted(struct engine_gate *g)
+{
+    if (!g)
+        return false;
+    pthread_mutex_lock(&g->mutex);
+    bool wanted = g->next - g->serving > 1;
+    pthread_mutex_unlock(&g->mutex);
+    return wanted;
+}

@@ -4,6 +4,7 @@
 #define RH_ENGINE_GATE_H
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /* process or host lifetime; any thread */
@@ -17,5 +18,6 @@ void engine_gate_init(struct engine_gate *g);
 void engine_gate_free(struct engine_gate *g);
 void engine_gate_enter(struct engine_gate *g); /* NULL: nothing */
 void engine_gate_leave(struct engine_gate *g);
+bool engine_gate_wanted(struct engine_gate *g); /* by whoever holds it: somebody else waits */
 
 #endif

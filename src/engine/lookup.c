@@ -20,7 +20,7 @@ struct lookup {
     uint32_t back;     /* how far behind the end the last guess was taken from; 0: none was */
 };
 
-enum { LOOKUP_LONG = 12 };
+enum { LOOKUP_LONG = 12, LOOKUP_PLACES_MOST = 1 << 16 }; /* longer texts: late runs take the places of early ones */
 
 static uint32_t hash_run(const struct lookup *l, const uint32_t *last, uint32_t n)
 {
@@ -97,7 +97,7 @@ int lookup_open(uint32_t positions, struct proposer **out, struct err *err)
     if (!l)
         return err_nomem(err, "lookup", sizeof *l);
     proposer_init(&l->base, &lookup_ops);
-    for (l->cap = 128; l->cap / 2 < positions && l->cap < 2 * PROPOSE_HISTORY_MAX;)
+    for (l->cap = 128; l->cap / 2 < positions && l->cap < LOOKUP_PLACES_MOST;)
         l->cap *= 2;
     for (uint32_t i = 0; i < LOOKUP_GRAM_MOST; i++)
         if (!(l->last[i] = mem_try_zero(l->cap, sizeof *l->last[i]))) {

@@ -359,10 +359,28 @@ uint32_t ring_room(struct engine_request *r, uint32_t tokens_in_flight, uint32_t
     return free - taken < wanted ? free - taken : wanted;
 }
 
+/* The event is there at once; whoever sleeps for it is woken when the next step runs (ring_wake): a call to the kernel for each of many
+ * sequences would be time in which the device has nothing to do. */
 static void publish(struct engine_request *r)
 {
     atomic_fetch_add(&r->head, 1);
-    engine_request_signal(r);
+    if (r->due)
+        return;
+    r->due = true;
+    request_ref(r);
+    r->due_next = r->engine->due;
+    r->engine->due = r;
+}
+
+void ring_wake(struct engine *e)
+{
+    while (e->due) {
+        struct engine_request *r = e->due;
+        e->due = r->due_next;
+        r->due = false;
+        engine_request_signal(r);
+        engine_request_release(r);
+    }
 }
 
 void ring_put_token(struct engine_request *r, uint32_t choice, const struct sample_result *s)

@@ -313,7 +313,7 @@ static int parse_propose(const struct rh_model *m, const char *text, uint32_t *o
     static const struct {
         const char *name;
         uint32_t bits;
-    } list[] = {{"none", 0}, {"auto", ENGINE_PROPOSE_ECHO}, {"echo", ENGINE_PROPOSE_ECHO}, {"lookup", ENGINE_PROPOSE_LOOKUP}, {"draft", ENGINE_PROPOSE_DRAFT}};
+    } list[] = {{"none", 0}, {"auto", ENGINE_PROPOSE_ECHO | ENGINE_PROPOSE_LOOKUP}, {"echo", ENGINE_PROPOSE_ECHO}, {"lookup", ENGINE_PROPOSE_LOOKUP}, {"draft", ENGINE_PROPOSE_DRAFT}};
     struct str rest = str_of(text ? text : "auto"), piece;
     *out = 0;
     while (str_split(&rest, ',', &piece)) {
