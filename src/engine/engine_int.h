@@ -11,6 +11,7 @@
 
 #include "base/thread.h"
 #include "engine/clock.h"
+#include "engine/draft.h"
 #include "engine/engine.h"
 #include "engine/history.h"
 #include "engine/proposer.h"
@@ -202,17 +203,6 @@ void sched_learn(struct engine *e, const struct step *s, int64_t now_ns);
 void sched_queue_followers(struct engine *e, struct engine_request *r);
 void seq_finish(struct engine *e, struct seq *s, enum engine_finish finish, int stop, const struct err *err);
 void seq_fail(struct engine *e, struct seq *s, const struct err *err);
-
-/* draft.c */
-int draft_open_pool(struct engine *e, struct err *err);
-void draft_close_pool(struct engine *e);
-int draft_open(struct seq *s, struct proposer **out, struct err *err);
-void draft_admit(struct engine *e, struct seq *s); /* state for it: what is known of its tokens */
-void draft_guess(struct engine *e); /* fills the rounds that were asked of it, as far as it can */
-uint64_t draft_live_bytes(const struct engine *e);
-int draft_check(const struct engine *e, struct err *err); /* kv_check of its state */
-uint32_t draft_missing(const struct seq *s); /* rows its state lacks, at most */
-void draft_end(struct engine *e, struct seq *s); /* the sequence ends: the draft's state is kept for the next */
 
 /* constrain.c */
 int constrain_open(struct seq *s, struct err *err);
