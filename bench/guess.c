@@ -59,18 +59,34 @@ static int by_time(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
+/* One step's records onto those of its kind. */
+static void add_up(struct cpu_profile *all, const struct cpu_profile *step)
+{
+    for (uint32_t i = 0; i < step->count; i++) {
+        uint32_t at = 0;
+        while (at < all->count && strcmp(all->rows[at].name, step->rows[i].name) != 0)
+            at++;
+        if (at == CPU_PROFILE_ROWS)
+            continue;
+        all->count = at == all->count ? at + 1 : all->count;
+        all->rows[at].name = step->rows[i].name;
+        all->rows[at].run_ns += step->rows[i].run_ns;
+    }
+}
+
 static void compare(struct run *r, const struct options *o)
 {
     static int64_t times[2][STEPS_MAX];
-    static struct cpu_profile profiles[2];
+    static struct cpu_profile profiles[2], one_step;
     uint32_t n = o->steps < STEPS_MAX ? o->steps : STEPS_MAX;
     for (uint32_t i = 0; i < 2 * (n + 2); i++) {
-        if (i >= 4)
-            cpu_profile(r->device, &profiles[i % 2]);
+        cpu_profile(r->device, &one_step);
         int64_t took = guess(r, i % 2 ? o->rows : 1);
         cpu_profile(r->device, NULL);
-        if (i >= 4)
-            times[i % 2][i / 2 - 2] = took;
+        if (i < 4)
+            continue;
+        add_up(&profiles[i % 2], &one_step);
+        times[i % 2][i / 2 - 2] = took;
     }
     for (int k = 0; k < 2; k++)
         qsort(times[k], n, sizeof times[k][0], by_time);
