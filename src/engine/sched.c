@@ -666,8 +666,9 @@ void sched_plan(struct engine *e, struct step *step)
             step->decode_count += place_round(e, step, s) || place(e, step, s, decode_rows(e, step, s));
     }
     step->decode_rows = step->row_count;
-    place_prefill(e, step, clock_rows(&e->clock, e->cfg.rows_max - step->row_count, step->decode_count != 0,
-                                      e->running_count + e->waiting_count > 1, e->cfg.step_ms));
+    if (step->row_count < e->cfg.rows_max) /* ids that were forced may have filled it */
+        place_prefill(e, step, clock_rows(&e->clock, e->cfg.rows_max - step->row_count, step->decode_count != 0,
+                                          e->running_count + e->waiting_count > 1, e->cfg.step_ms));
     for (uint32_t i = 0; i < step->item_count; i++)
         step->items[i].seq->placed = 0, request_ref(step->items[i].seq->request);
     e->row_total += step->row_count;

@@ -509,7 +509,7 @@ static int read_output_config(struct reader *r, yyjson_val *v, const char *point
         SILENT("user_profile_id"), SILENT("workspace_id"), CALLED("output_config", read_output_config), REFUSED("mcp_servers"), REFUSED("output_format"), REFUSED("container")
 
 static const struct field message_fields[] = {
-    MESSAGE_PARTS, SAMPLER_FIELDS, EXTRA_FIELDS, CALLED("seed", read_seed), {"max_tokens", FIELD_I64, 1, 4294967295.0, AT(max_tokens), NULL},
+    MESSAGE_PARTS, SAMPLER_FIELDS, EXTRA_FIELDS, CALLED("truncation", read_truncation), REFUSED("prompt_logprobs"), CALLED("seed", read_seed), {"max_tokens", FIELD_I64, 1, 4294967295.0, AT(max_tokens), NULL},
     CALLED("stop_sequences", read_stops), {"stream", FIELD_BOOL, 0, 0, AT(stream), NULL}, SILENT("metadata"), SILENT("service_tier")};
 static const struct field count_fields[] = {MESSAGE_PARTS};
 const struct field_list message_field_list = {message_fields, FIELDS_COUNT(message_fields), false};

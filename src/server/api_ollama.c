@@ -282,7 +282,7 @@ static int read_options(struct reader *r, yyjson_val *v, const char *pointer)
 #define OLLAMA_PARTS                                                                                                                 \
     CALLED("model", read_model), CALLED("options", read_options), {"stream", FIELD_BOOL, 0, 0, AT(stream), NULL}, CALLED("think", read_think), \
         CALLED("format", refuse_unless_empty), SILENT("keep_alive"), {"logprobs", FIELD_BOOL, 0, 0, AT(logprobs), NULL},               \
-        {"top_logprobs", FIELD_U32, 0, 128, AT(top_logprobs), NULL}, SILENT("truncate"), SILENT("shift"), CALLED("chat_template_kwargs", read_variables)
+        {"top_logprobs", FIELD_U32, 0, 128, AT(top_logprobs), NULL}, {"truncate", FIELD_BOOL, 0, 0, AT(o.truncate), NULL}, SILENT("shift"), CALLED("chat_template_kwargs", read_variables)
 
 static const struct field chat_fields[] = {OLLAMA_PARTS, CALLED("messages", chat_messages_read), CALLED("tools", chat_tools_read)};
 static const struct field generate_fields[] = {OLLAMA_PARTS, CALLED("prompt", read_prompt), CALLED("system", read_system), CALLED("raw", read_raw),

@@ -279,7 +279,7 @@ static const struct field responses_fields[] = {
     CALLED("parallel_tool_calls", read_parallel), CALLED("previous_response_id", read_previous), CALLED("store", read_store),
     CALLED("text", read_text), CALLED("reasoning", read_reasoning), CALLED("truncation", read_truncation), CALLED("include", read_include),
     {"top_logprobs", FIELD_U32, 0, 128, AT(top_logprobs), NULL}, CALLED("chat_template_kwargs", read_variables), CALLED("metadata", keep_metadata),
-    CALLED("background", refuse_true), CALLED("stop", read_stops), REFUSED("conversation"), REFUSED("prompt"), REFUSED("max_tool_calls"),
+    CALLED("background", refuse_true), CALLED("stop", read_stops), REFUSED("prompt_logprobs"), REFUSED("conversation"), REFUSED("prompt"), REFUSED("max_tool_calls"),
     REFUSED("context_management"), REFUSED("moderation"), SILENT("user"), SILENT("service_tier"), SILENT("prompt_cache_key"),
     SILENT("prompt_cache_retention"), SILENT("prompt_cache_options"), SILENT("safety_identifier"),
 };

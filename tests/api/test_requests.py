@@ -170,6 +170,8 @@ def test_echo_with_logprobs(server):
     assert refused(server, "/v1/completions", {"prompt": text, "echo": True, "logprobs": 2, "stream": True})[1]["param"] == "/logprobs"
     assert refused(server, "/v1/completions", {"prompt": text, "prompt_logprobs": 1, "stream": True})[1]["param"] == "/prompt_logprobs"
     assert refused(server, "/v1/completions", {"prompt": text, "prompt_logprobs": 21})[1]["param"] == "/prompt_logprobs"
+    assert refused(server, "/v1/responses", {"input": text, "prompt_logprobs": 1})[1]["param"] == "/prompt_logprobs"
+    assert refused(server, "/v1/messages", {"messages": MESSAGES, "max_tokens": 1, "prompt_logprobs": 1})[1]["param"] == "/prompt_logprobs"
 
 
 # ---- prompts that are too long ----
@@ -203,6 +205,8 @@ def test_truncation(model):
     status, error = refused(s, "/v1/chat/completions", {"messages": [{"role": "user", "content": "word " * 600}], "truncation": "auto", "max_tokens": 5})
     assert status == 400 and error["code"] == "context_length_exceeded"
     client = OpenAI(base_url=s.url + "/v1", api_key="none", max_retries=0)
+    assert s.json("/api/chat", {"messages": turns, "truncate": True, "stream": False, "options": {"num_predict": 5}})["eval_count"] == 5
+    assert refused(s, "/api/chat", {"messages": turns, "stream": False, "options": {"num_predict": 5}})[0] == 400
     answer = client.responses.create(model="small", input=turns, truncation="auto", max_output_tokens=5)
     assert answer.truncation == "auto" and answer.usage.output_tokens == 5
     with pytest.raises(BadRequestError):

@@ -2,9 +2,12 @@
  * touched is never reused; the engine goes on. */
 #include "engine_rig.h"
 
+#include <time.h>
+
 /* the device's table with two calls of ours */
 static struct backend faulty;
 static const struct backend *whole;
+static _Atomic bool held; /* the device does not come to the end of a step */
 static _Atomic int64_t waits_left, ops_left; /* calls that pass; negative: all */
 
 static bool due(_Atomic int64_t *left)
@@ -16,6 +19,9 @@ static bool due(_Atomic int64_t *left)
 
 static int event_wait(struct device *d, uint64_t event, struct err *err)
 {
+    struct timespec t = {0, 1000000};
+    while (held)
+        nanosleep(&t, NULL);
     int rc = whole->event_wait(d, event, err);
     return rc == 0 && due(&waits_left) ? err_set(err, ERR_DEVICE, "made up: the device failed") : rc;
 }
@@ -103,9 +109,42 @@ static void a_failed_step_leaves_nothing_to_reuse(void **state)
     assert_int_equal(r.outcome.cached_count, 0);
 }
 
+/* What health is told by. */
+static void a_failed_and_a_standing_device_are_told(void **state)
+{
+    static struct rig_result r;
+    struct engine_stats stats;
+    struct timespec t = {0, 1000000};
+    (void)state;
+    rig_finish(start(80, false), 1, &r);
+    engine_stats(rig.engine, &stats);
+    assert_false(stats.device_failed);
+    waits_left = 0;
+    rig_finish(start(81, false), 1, &r);
+    do /* the last event comes before the turn's figures */
+        engine_stats(rig.engine, &stats);
+    while (!stats.failed_steps);
+    assert_true(stats.device_failed);
+    waits_left = -1;
+    rig_finish(start(82, false), 1, &r);
+    do
+        engine_stats(rig.engine, &stats);
+    while (stats.running);
+    assert_false(stats.device_failed);
+    held = true;
+    struct engine_request *q = start(83, false);
+    while (engine_stalled_ns(rig.engine) < 50000000)
+        nanosleep(&t, NULL);
+    held = false;
+    rig_finish(q, 1, &r);
+    while (engine_stalled_ns(rig.engine))
+        nanosleep(&t, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_failed_and_a_standing_device_are_told, setup, rig_teardown),
         cmocka_unit_test_setup_teardown(only_the_sequences_in_a_failed_step_fail, setup, rig_teardown),
         cmocka_unit_test_setup_teardown(a_failed_step_leaves_nothing_to_reuse, setup, rig_teardown),
     };

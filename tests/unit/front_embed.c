@@ -1,4 +1,5 @@
-/* Embeddings and log-probabilities of prompts depend on the text alone: not on chunks, neighbours, threads, level, or what was known of it. */
+/* Embeddings, log-probabilities of prompts and required calls depend on the text alone: not on chunks, neighbours, threads, level, guesses, or what
+ * was known of it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,6 +10,8 @@
 
 #include <cmocka.h>
 
+#include "base/buf.h"
+#include "base/mem.h"
 #include "base/rng.h"
 #include "rhapsode.h"
 
@@ -213,12 +216,114 @@ static void prompts_are_scored_beside_their_answer(void **state)
     rh_host_close(h);
 }
 
+#define TOOLS "[{\"type\":\"function\",\"function\":{\"name\":\"get_time\"}},{\"type\":\"function\",\"function\":{\"name\":\"get_place\"}}]"
+
+/* Ids of the answers to a chat that must begin with a call. */
+static uint32_t called(struct rh_model *m, const char *propose, const char *name, uint32_t choices, uint32_t *ids)
+{
+    static const char messages[] = "[{\"role\":\"user\",\"content\":\"hello\"}]";
+    struct rh_chat chat = {.messages_json = {messages, strlen(messages)}, .tools_json = {TOOLS, strlen(TOOLS)}};
+    struct rh_sampling sampling;
+    struct rh_error err = {0};
+    struct rh_request *r = NULL;
+    struct rh_event e;
+    uint32_t count[2] = {0}, begun[2] = {0};
+    rh_sampling_default(m, &sampling);
+    sampling.temperature = 0.9f;
+    struct rh_request_options o = {.chat = &chat, .output = "hermes", .call_required = true, .call_name = name, .max_tokens = 70, .ignore_eos = true,
+                                   .seed_given = true, .seed = 5, .sampling = &sampling, .propose = propose, .propose_depth = 6, .n = choices};
+    if (rh_submit(m, &o, &r, &err))
+        fail_msg("submit: %s", err.text);
+    while (rh_poll(r, &e, -1) == 1) {
+        if (e.has_token)
+            ids[e.choice * 100 + count[e.choice]++] = e.id;
+        if (e.kind == RH_EVENT_CALL_BEGIN && begun[e.choice]++ == 0)
+            assert_true(name ? !strcmp(e.call_name, name) : !strcmp(e.call_name, "get_time") || !strcmp(e.call_name, "get_place"));
+        if (e.kind == RH_EVENT_DONE && e.finish != RH_FINISH_LENGTH)
+            fail_msg("finish %d: %s", e.finish, e.error.text);
+    }
+    rh_request_free(r);
+    for (uint32_t i = 0; i < choices; i++)
+        assert_int_equal(begun[i] > 0, 1);
+    return count[0] + count[1];
+}
+
+/* The same ids by any proposer, threads and chunks, and for each choice. */
+static void required_calls_depend_on_nothing_else(void **state)
+{
+    static const char *const proposers[] = {"none", "lookup", "echo", "echo,lookup"};
+    static const char *const names[] = {NULL, "get_place"};
+    (void)state;
+    for (int named = 0; named < 2; named++) {
+        uint32_t first[200] = {0}, other[200] = {0}, n = 0;
+        for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+            struct rh_host *h;
+            struct rh_model *m;
+            open_with(&settings[i], LLAMA, &h, &m);
+            for (size_t k = 0; k < 4; k++)
+                if (i + k == 0)
+                    n = called(m, proposers[k], names[named], 2, first);
+                else {
+                    assert_int_equal(called(m, proposers[k], names[named], 2, other), n);
+                    assert_memory_equal(first, other, sizeof first);
+                }
+            rh_model_close(m);
+            rh_host_close(h);
+        }
+    }
+}
+
+/* Embeddings, scored prompts, required calls, chats that are shortened: whichever request for memory fails, the request does, and by name. */
+static void memory_may_fail_anywhere(void **state)
+{
+    struct rh_host *h;
+    struct rh_model *m;
+    uint32_t ids[IDS_MAX];
+    struct buf messages = {0};
+    (void)state;
+    buf_z(&messages, "[{\"role\":\"system\",\"content\":\"a\"}");
+    for (int i = 0; i < 120; i++)
+        buf_z(&messages, i % 2 ? ",{\"role\":\"assistant\",\"content\":\"b c\"}" : ",{\"role\":\"user\",\"content\":\"d e f g\"}");
+    buf_z(&messages, ",{\"role\":\"user\",\"content\":\"h\"}]");
+    struct rh_chat chat = {.messages_json = {messages.p, messages.n}, .tools_json = {TOOLS, strlen(TOOLS)}};
+    struct rh_request_options list[] = {
+        {.ids = ids, .id_count = ids_of(1, ids), .embed = RH_EMBED_MEAN},
+        {.ids = ids, .id_count = ids_of(1, ids), .prompt_logprobs = true, .prompt_top_logprobs = 2, .max_tokens = 1},
+        {.chat = &chat, .output = "hermes", .call_required = true, .call_name = "get_time", .truncate = true, .max_tokens = 3}};
+    open_with(&settings[3], LLAMA, &h, &m);
+    for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
+        int good = 0, failed = 0;
+        for (int64_t n = 0; n < 4000 && good < 2; n += 1 + n / 40) {
+            struct rh_error err = {0};
+            struct rh_request *r = NULL;
+            struct rh_event e;
+            mem_fault_set(n);
+            int rc = rh_submit(m, &list[k], &r, &err), code = rc;
+            while (rc == 0 && rh_poll(r, &e, -1) == 1)
+                if (e.kind == RH_EVENT_DONE && e.finish == RH_FINISH_ERROR)
+                    code = e.error.code;
+            mem_fault_set(-1);
+            rh_request_free(r);
+            assert_true(code == 0 || code == RH_ERR_NOMEM);
+            good = code ? 0 : good + 1;
+            failed += code != 0;
+        }
+        print_message("request %zu: %d of its requests for memory failed\n", k, failed);
+        assert_true(good == 2 && failed > 5);
+    }
+    buf_free(&messages);
+    rh_model_close(m);
+    rh_host_close(h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(vectors_depend_on_their_text_alone),
         cmocka_unit_test(vectors_have_length_one_and_as_many_dimensions_as_asked),
         cmocka_unit_test(prompts_are_scored_beside_their_answer),
+        cmocka_unit_test(required_calls_depend_on_nothing_else),
+        cmocka_unit_test(memory_may_fail_anywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
