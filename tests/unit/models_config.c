@@ -43,7 +43,7 @@ static const struct {
     {"qwen3_5", {0}}, {"gemma2", {0}}, {"glm4", {0}}, {"seed_oss", {0}}, {"olmo2", {0}}, {"smollm3", {0}}, {"gemma4", {0}}, {"gemma4_e", {0}},
     {"olmo3", {0}}, {"cohere2", {0}}, {"apertus", {0}}, {"lfm2_bias", {0}},
     {"qwen3_moe", {0}}, {"qwen3_5_moe", {0}}, {"qwen3_next", {0}}, {"glm4_moe", {0}}, {"gpt_oss", {0}},
-    {"gemma3n", {0}}, {"nemotron_h", {0}}, {"nemotron_h_latent", {0}},
+    {"gemma3n", {0}}, {"nemotron_h", {0}}, {"nemotron_h_latent", {0}}, {"gemma4_moe", {0}},
 };
 
 static int open_golden(const char *name, struct device **d, struct model **m, struct err *err)
