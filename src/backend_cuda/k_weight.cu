@@ -6,6 +6,16 @@
 
 enum { ROW_THREADS = 1024 };
 
+/* Called, not inlined: every type's layout stands here once, not once a column of every kind. */
+static __device__ __noinline__ raw_column column_of(const cuda_raw &w, const uint8_t *row, uint32_t k)
+{
+    return raw_at(w, row, k);
+}
+static __device__ __noinline__ float value_of(const cuda_raw &w, const uint8_t *row, uint32_t k)
+{
+    return raw_value(w, row, k);
+}
+
 static __global__ void embed(const __grid_constant__ cuda_p_embed p)
 {
     dev_begin();
@@ -19,7 +29,7 @@ static __global__ void embed(const __grid_constant__ cuda_p_embed p)
     if (id != 0xffffffffu && id >= p.vocab)
         *p.failed = 1;
     else if (id != 0xffffffffu)
-        v = raw_value(p.raw, p.raw.data + (size_t)id * p.raw.row_bytes, c);
+        v = value_of(p.raw, p.raw.data + (size_t)id * p.raw.row_bytes, c);
     p.y[(size_t)r * p.stride + c] = v * p.scale;
 }
 
@@ -36,9 +46,9 @@ static __global__ void __launch_bounds__(ROW_THREADS) row_scale(const __grid_con
     const uint8_t *row = p.raw.data + (size_t)blockIdx.x * p.raw.row_bytes;
     float most = 0;
     for (uint32_t k = threadIdx.x; k < p.raw.cols; k += blockDim.x) {
-        float v = fabsf(raw_value(p.raw, row, k));
+        float v = fabsf(value_of(p.raw, row, k));
         if (!raw_is_float(p.raw.type)) {
-            raw_column c = raw_at(p.raw, row, k);
+            raw_column c = column_of(p.raw, row, k);
             float d = fabsf(c.d), ds = fabsf(c.d * c.sc), m = fabsf(c.m), mm = fabsf(c.m * c.mn);
             if (scale_is_fp(p.kind))
                 d = d * 12.0f, ds = d;
@@ -85,7 +95,7 @@ struct packer {
     }
     __device__ uint32_t code(uint32_t o, uint32_t k) const
     {
-        return there(o, k) ? raw_at(p->raw, row(o), k).code : 0;
+        return there(o, k) ? column_of(p->raw, row(o), k).code : 0;
     }
     __device__ float up(uint32_t o) const /* the inverse of a power of two, exactly */
     {
@@ -94,7 +104,7 @@ struct packer {
     __device__ raw_column at(uint32_t o, uint32_t k) const
     {
         raw_column none = {0, 0, 0, 0, 0};
-        return there(o, k) ? raw_at(p->raw, row(o), k) : none;
+        return there(o, k) ? column_of(p->raw, row(o), k) : none;
     }
     __device__ void floats() const
     {
@@ -103,7 +113,7 @@ struct packer {
                 uint32_t o = out_row(i), k = column(c, i), v = 0;
                 for (int e = 0; e < 2; e++)
                     if (there(o, k + e))
-                        v |= bits_of(raw_value(p->raw, row(o), k + e), up(o)) << 16 * e;
+                        v |= bits_of(value_of(p->raw, row(o), k + e), up(o)) << 16 * e;
                 ((uint32_t *)(to + c * 512 + lane * 16))[i] = v;
             }
     }
@@ -131,16 +141,9 @@ struct packer {
             ((uint32_t *)(to + 512 + lane * 8))[0] = high[0], ((uint32_t *)(to + 512 + lane * 8))[1] = high[1];
     }
     /* one lane of four: the scales of rows g and g + 8 */
-    __device__ void scales(uint32_t scale, float fp) const
+    __device__ void scales(uint32_t bits, uint32_t scale, float fp) const
     {
-        uint32_t bits = 0, g = lane >> 2;
-        switch (p->kind) {
-#define BITS(name, b, s, off)      \
-        case CUDA_KIND_##name:     \
-            bits = b;              \
-            break;
-            CUDA_KINDS(BITS)
-        }
+        uint32_t g = lane >> 2;
         uint8_t *s = to + layout_code_bytes(bits);
         for (int r = 0; r < 2; r++) {
             uint32_t o = tile * 16 + g + 8 * r;
@@ -181,21 +184,22 @@ struct packer {
     }
 };
 
-template <int BITS, int SCALE, int OFF> static __device__ void repack_unit(const cuda_p_repack &p, uint32_t tile, uint32_t u, uint32_t lane)
+/* The kind's form, and where a unit of it lies. */
+struct form {
+    uint32_t bits, scale, at, factors; /* factors of its four units; 0: none, or not the first of the four */
+};
+
+static __device__ form form_of(uint32_t kind, uint32_t u)
 {
-    using lay = layout<BITS, SCALE, OFF>;
-    uint8_t *base = p.planes + (size_t)tile * p.tile_bytes;
-    packer k = {&p, base + lay::unit_at(u), tile, u, lane};
-    if (BITS == 16) {
-        k.floats();
-        return;
+    switch (kind) {
+#define FORM(name, b, s, off)                                                                                                  \
+    case CUDA_KIND_##name: {                                                                                                   \
+        using lay = layout<b, CUDA_SCALE_##s, off>;                                                                            \
+        return {b, CUDA_SCALE_##s, lay::unit_at(u), lay::super_bytes && u % 4 == 0 ? u / 4 * lay::four_bytes + 4 * lay::unit_bytes : 0}; \
     }
-    k.codes(BITS);
-    if (lane % 4)
-        return;
-    k.scales(SCALE, SCALE == CUDA_SCALE_FP ? 32768.0f : 1.0f); /* fp4: twice 2^14 times the halved scale */
-    if (lay::super_bytes && u % 4 == 0)
-        k.factors(SCALE, base + u / 4 * lay::four_bytes + 4 * lay::unit_bytes);
+        CUDA_KINDS(FORM)
+    }
+    return {0, 0, 0, 0};
 }
 
 static __global__ void repack(const __grid_constant__ cuda_p_repack p)
@@ -205,13 +209,19 @@ static __global__ void repack(const __grid_constant__ cuda_p_repack p)
     uint32_t lane = (uint32_t)i & 31, u = (uint32_t)((i >> 5) % p.units), tile = p.first / 16 + (uint32_t)((i >> 5) / p.units);
     if (tile * 16 >= p.first + p.rows)
         return;
-    switch (p.kind) {
-#define UNIT(name, bits, scale, off)                                   \
-    case CUDA_KIND_##name:                                             \
-        repack_unit<bits, CUDA_SCALE_##scale, off>(p, tile, u, lane);  \
-        break;
-        CUDA_KINDS(UNIT)
+    form f = form_of(p.kind, u);
+    uint8_t *base = p.planes + (size_t)tile * p.tile_bytes;
+    packer k = {&p, base + f.at, tile, u, lane};
+    if (f.bits == 16) {
+        k.floats();
+        return;
     }
+    k.codes(f.bits);
+    if (lane % 4)
+        return;
+    k.scales(f.bits, f.scale, f.scale == CUDA_SCALE_FP ? 32768.0f : 1.0f); /* fp4: twice 2^14 times the halved scale */
+    if (f.factors)
+        k.factors(f.scale, base + f.factors);
 }
 
 extern "C" const void *const cuda_kernels_weight[CUDA_K_WEIGHT_COUNT] = {(const void *)embed, (const void *)row_scale, (const void *)repack};
