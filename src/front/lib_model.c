@@ -197,13 +197,25 @@ static int id_bytes(void *ctx, uint32_t id, struct buf *out)
     return tokenizer_is_special(m->texts.tokenizer, id) ? 0 : tokenizer_id_bytes(m->texts.tokenizer, id, false, out);
 }
 
+/* What is left of a device's own memory holds both, or nothing is started. */
+static int admit_state(const struct rh_model *m, const struct plan_space *space, struct err *err)
+{
+    uint64_t needed = m->state_budget + m->draft_budget;
+    if (!space->own || needed <= space->available_bytes)
+        return 0;
+    return err_set(err, ERR_NOMEM, "state of %llu MiB%s needs %llu MiB, but %llu MiB of %s memory are left (of %llu)",
+                   (unsigned long long)(m->state_budget >> 20), m->draft ? " and the draft's beside it" : "", (unsigned long long)(needed >> 20),
+                   (unsigned long long)(space->available_bytes >> 20), space->name, (unsigned long long)(space->total_bytes >> 20));
+}
+
 static int start_engine(struct rh_model *m, struct err *err)
 {
     struct plan_space space;
     struct kv_config kv;
     host_space(m->host, &space);
     engine_kv_config(m->model, m->host->device, m->options.rows_max, &kv);
-    m->state_budget = plan_state_budget(&kv, m->host->state_bytes, space.available_bytes);
+    /* with a draft its state, which is smaller, comes out of the same memory */
+    m->state_budget = plan_state_budget(&kv, m->host->state_bytes, m->draft ? space.available_bytes / 2 : space.available_bytes);
     struct engine_config cfg = {.model = m->model, .device = m->host->device, .gate = &m->host->gate, .state_bytes = m->state_budget,
                                 .rows_max = m->options.rows_max, .id_bytes = id_bytes, .id_bytes_ctx = m, .draft = m->draft,
                                 .step_ms = m->step_ms};
@@ -214,7 +226,9 @@ static int start_engine(struct rh_model *m, struct err *err)
         positions = positions < draft.context_max ? positions : draft.context_max;
         cfg.draft_state_bytes = m->draft_budget = kv_plan_bytes(&draft, positions) + KV_SLAB;
     }
-    int rc = engine_open(&cfg, &m->engine, err);
+    int rc = admit_state(m, &space, err);
+    if (rc == 0)
+        rc = engine_open(&cfg, &m->engine, err);
     if (rc == 0 && engine_positions_max(m->engine) < model_info(m->model)->context)
         log_put(LOG_NOTICE, "state budget of %llu bytes: a sequence can reach %u of %u positions", (unsigned long long)m->state_budget,
                 engine_positions_max(m->engine), model_info(m->model)->context);
