@@ -12,6 +12,23 @@
 
 enum { CUDA_ARITHMETIC = 1, ARENA_BYTES = 768 << 20, PARTIAL_BYTES = 64 << 20, WORK_BYTES = 64 << 20, PACK_SMEM = 256 };
 
+int cuda_alloc(struct device *d, size_t size_bytes, const char *what, void **out, struct err *err)
+{
+    int rc = cuda_check(cudaMalloc(out, size_bytes), what, err);
+    if (rc)
+        return err_prefix(err, "%zu bytes", size_bytes);
+    d->held_bytes += size_bytes;
+    return 0;
+}
+
+void cuda_release(struct device *d, void *p, size_t size_bytes)
+{
+    if (!p)
+        return;
+    cudaFree(p);
+    d->held_bytes -= size_bytes;
+}
+
 static void device_close(struct device *d)
 {
     if (!d)
@@ -141,6 +158,7 @@ static void device_info(const struct device *d, struct device_info *out)
     cudaMemGetInfo(&free_bytes, &total);
     out->memory_total_bytes = d->memory_bytes;
     out->memory_free_bytes = free_bytes;
+    out->memory_held_bytes = d->held_bytes;
 }
 
 /* ---- scratch ---- */
@@ -225,15 +243,15 @@ static int reserve(struct device *d, const struct device_reserve *r, struct err 
     if (rc)
         return rc;
     size_t bytes = scratch_lay(d, &all, NULL);
-    rc = cuda_check(cudaMalloc(&scratch, bytes), "scratch", err);
+    rc = cuda_alloc(d, bytes, "scratch", &scratch, err);
     if (rc == 0)
         rc = cuda_check(cudaHostAlloc(&results, (size_t)CUDA_SLOTS * all.rows_max * sizeof *d->results, cudaHostAllocDefault), "results", err);
     if (rc) {
-        cudaFree(scratch);
+        cuda_release(d, scratch, bytes);
         scratch_lay(d, &d->reserved, d->scratch);
         return rc;
     }
-    cudaFree(d->scratch);
+    cuda_release(d, d->scratch, d->scratch_bytes);
     cudaFreeHost(d->results);
     d->scratch = scratch;
     d->scratch_bytes = bytes;
@@ -265,15 +283,14 @@ static int buffer_new(struct device *d, size_t size_bytes, void **out, struct er
     cuda_enter(d);
     if (d->host_buffers)
         return arena_take(d, size_bytes, out, err);
-    int rc = cuda_check(cudaMalloc(out, size_bytes ? size_bytes : 1), "buffer", err);
+    int rc = cuda_alloc(d, size_bytes ? size_bytes : 1, "buffer", out, err);
     if (rc)
-        return err_prefix(err, "%zu bytes", size_bytes);
+        return rc;
     return cuda_check(cudaMemsetAsync(*out, 0, size_bytes, d->stream), "buffer", err); /* in order with all that is enqueued later */
 }
 
 static void buffer_free(struct device *d, void *p, size_t size_bytes)
 {
-    (void)size_bytes;
     if (!p)
         return;
     if (d->host_buffers) {
@@ -281,7 +298,7 @@ static void buffer_free(struct device *d, void *p, size_t size_bytes)
         return;
     }
     cuda_finish(d, NULL);
-    cudaFree(p);
+    cuda_release(d, p, size_bytes ? size_bytes : 1);
 }
 
 static int buffer_copy(struct device *d, void *dst, const void *src, size_t size_bytes, struct err *err)

@@ -76,7 +76,7 @@ struct device {
     uint32_t smem_max;          /* bytes of shared memory a block can have */
     bool host_buffers, in_turn; /* in_turn: no kernel is launched before the one ahead has ended */
     char name[96];
-    uint64_t memory_bytes;
+    uint64_t memory_bytes, held_bytes; /* the GPU's; what this device has of it */
     cudaStream_t stream;
     /* host buffers of tests */
     unsigned char *arena;
@@ -135,6 +135,7 @@ struct weight {
     float *row_scale;
     struct cuda_raw raw;        /* data NULL: for linear only */
     void *raw_memory;
+    size_t planes_bytes, raw_bytes;
     char name[];
 };
 
@@ -143,6 +144,10 @@ int cuda_check(cudaError_t rc, const char *what, struct err *err);
 
 /* Every entry that reaches the runtime: its current device is the thread's, and threads differ between opening, steps and questions. */
 void cuda_enter(const struct device *d);
+
+/* Memory of the GPU, counted in held_bytes. */
+int cuda_alloc(struct device *d, size_t size_bytes, const char *what, void **out, struct err *err);
+void cuda_release(struct device *d, void *p, size_t size_bytes); /* NULL is legal */
 
 /* ---- cuda_queue.c ---- */
 int cuda_queue_open(struct device *d, struct err *err);

@@ -116,7 +116,7 @@ static int upload_open(struct device *d, struct err *err)
         return 0;
     int rc = cuda_check(cudaHostAlloc(&host, 2 * (size_t)PIECE, cudaHostAllocDefault), "staging of weights", err);
     if (rc == 0)
-        rc = cuda_check(cudaMalloc(&device, 2 * (size_t)PIECE), "staging of weights", err);
+        rc = cuda_alloc(d, 2 * (size_t)PIECE, "staging of weights", &device, err);
     for (int i = 0; i < 2 && rc == 0; i++)
         rc = cuda_check(cudaEventCreateWithFlags(&d->upload_done[i], cudaEventDisableTiming), "event", err);
     d->upload_host = host;
@@ -209,23 +209,25 @@ static int weight_up(struct device *d, struct weight *w, const struct weight_src
     return rc;
 }
 
-static int weight_memory(struct weight *w, const struct plan *p, unsigned use, struct err *err)
+static int weight_memory(struct device *d, struct weight *w, const struct plan *p, unsigned use, struct err *err)
 {
     void *planes = NULL;
     int rc = 0;
     if (use & WEIGHT_LINEAR) {
         size_t bytes = (size_t)w->tiles * w->tile_bytes, scales = (size_t)w->tiles * CUDA_TILE * sizeof(float);
-        rc = cuda_check(cudaMalloc(&planes, bytes + scales), "weights", err);
+        rc = cuda_alloc(d, bytes + scales, "weights", &planes, err);
         if (rc)
             return rc;
+        w->planes_bytes = bytes + scales;
         w->planes = planes;
         w->row_scale = (float *)(void *)(w->planes + bytes);
     }
     if (use & WEIGHT_EMBED) {
         size_t bytes = (p->rows * row_total(p) + 15) / 16 * 16;
-        rc = cuda_check(cudaMalloc(&w->raw_memory, bytes + (size_t)w->tiles * CUDA_TILE * sizeof(float)), "weights", err);
+        rc = cuda_alloc(d, bytes + (size_t)w->tiles * CUDA_TILE * sizeof(float), "weights", &w->raw_memory, err);
         if (rc)
             return rc;
+        w->raw_bytes = bytes + (size_t)w->tiles * CUDA_TILE * sizeof(float);
         w->raw = p->raw;
         raw_place(&w->raw, p, w->raw_memory, p->rows);
         if (!w->row_scale)
@@ -255,7 +257,7 @@ int cuda_weight_prepare(struct device *d, const struct weight_src *src, unsigned
         log_put(LOG_NOTICE, "cuda: tensor '%s': %s is not computed packed here, it is held as F16", src->name, dtype_name(src->type));
     rc = upload_open(d, err);
     if (rc == 0)
-        rc = weight_memory(w, &p, use, err);
+        rc = weight_memory(d, w, &p, use, err);
     if (rc == 0)
         rc = weight_up(d, w, src, &p, err);
     if (rc) {
@@ -271,7 +273,7 @@ void cuda_weight_free(struct device *d, struct weight *w)
     if (!w)
         return;
     cuda_finish(d, NULL);
-    cudaFree(w->planes);
-    cudaFree(w->raw_memory);
+    cuda_release(d, w->planes, w->planes_bytes);
+    cuda_release(d, w->raw_memory, w->raw_bytes);
     mem_free(w);
 }

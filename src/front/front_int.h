@@ -121,7 +121,7 @@ struct rh_host {
     struct engine_gate gate;
     struct prepare_pool prepare;
     uint64_t state_bytes;
-    uint64_t gpu_bytes, gpu_free_bytes; /* most that may be taken of the device's own memory (0: all); free when the host was opened */
+    uint64_t gpu_bytes; /* most that may be taken of the device's own memory; 0: all */
     char *store_dir; /* NULL */
     _Atomic uint32_t models;
 };

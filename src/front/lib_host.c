@@ -35,7 +35,7 @@ void host_space(const struct rh_host *h, struct plan_space *out)
 {
     struct device_info d;
     h->backend->device_info(h->device, &d);
-    plan_space_read(&d, h->gpu_bytes, h->gpu_free_bytes, out);
+    plan_space_read(&d, h->gpu_bytes, out);
 }
 
 /* A budget of GPU memory without a GPU is a mistake, not a wish. */
@@ -44,7 +44,6 @@ static int take_gpu_budget(struct rh_host *h, uint64_t bytes, struct err *err)
     struct device_info d;
     h->backend->device_info(h->device, &d);
     h->gpu_bytes = bytes;
-    h->gpu_free_bytes = d.memory_free_bytes;
     if (bytes && !d.own_memory)
         return err_set(err, ERR_ARGUMENT, "a budget of GPU memory: device '%s' has no memory of its own", d.backend);
     return 0;

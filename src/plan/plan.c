@@ -137,7 +137,7 @@ int plan_admit_weights(const char *path, struct err *err)
                    (unsigned long long)(m.total_bytes >> 20));
 }
 
-void plan_space_read(const struct device_info *d, uint64_t limit_bytes, uint64_t free_at_start_bytes, struct plan_space *out)
+void plan_space_read(const struct device_info *d, uint64_t limit_bytes, struct plan_space *out)
 {
     struct plan_machine m;
     if (!d->own_memory) {
@@ -145,8 +145,7 @@ void plan_space_read(const struct device_info *d, uint64_t limit_bytes, uint64_t
         *out = (struct plan_space){.name = "host", .total_bytes = m.total_bytes, .available_bytes = m.available_bytes};
         return;
     }
-    uint64_t held = free_at_start_bytes > d->memory_free_bytes ? free_at_start_bytes - d->memory_free_bytes : 0;
-    uint64_t left = limit_bytes > held ? limit_bytes - held : 0;
+    uint64_t left = limit_bytes > d->memory_held_bytes ? limit_bytes - d->memory_held_bytes : 0;
     *out = (struct plan_space){.name = d->backend, .own = true, .total_bytes = d->memory_total_bytes, .available_bytes = d->memory_free_bytes};
     if (limit_bytes && left < out->available_bytes)
         out->available_bytes = left;

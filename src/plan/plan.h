@@ -40,8 +40,8 @@ struct plan_space {
     bool own;                  /* a device's */
     uint64_t total_bytes, available_bytes;
 };
-/* Of a device: what it has free, and no more than `limit_bytes` (0: none) in all since `free_at_start_bytes` were free. */
-void plan_space_read(const struct device_info *d, uint64_t limit_bytes, uint64_t free_at_start_bytes, struct plan_space *out);
+/* Of a device: what it has free, and no more than `limit_bytes` (0: none) with what it holds already. */
+void plan_space_read(const struct device_info *d, uint64_t limit_bytes, struct plan_space *out);
 /* Refuses what a device's own memory cannot hold, with both numbers, before a byte goes up; state_bytes: the least a sequence needs, or what was
  * asked for. */
 int plan_admit_device(const char *what, const struct plan_space *space, const struct model_info *model, uint64_t state_bytes, struct err *err);

@@ -29,6 +29,7 @@ struct device_info {
     uint32_t n_threads;
     uint64_t memory_total_bytes, memory_free_bytes; /* of the space it allocates from */
     bool own_memory;         /* that space is the device's own, not the host's */
+    uint64_t memory_held_bytes; /* of its own memory: what this device has taken */
     uint32_t arithmetic;     /* arithmetic revision of this backend */
     bool levels_equal;       /* all levels give the same bits: the level is then no part of identities */
 };
