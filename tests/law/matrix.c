@@ -1,8 +1,9 @@
 /* tests/law/matrix.c - the first law over the engine: whatever is combined, a request's answer is the bytes of its plain run.
  *
- * usage: law_matrix [pairs|triples|full] [-j JOBS] [--shard I/N] [--cpu] [--device cuda] [--table FILE] MODEL...
+ * usage: law_matrix [pairs|triples|full] [-j JOBS] [--shard I/N] [--count] [--cpu] [--device cuda] [--table FILE] MODEL...
  *
- * --cpu: large models: no backend ref, four formats.  -j: so many processes.  --shard: of N parts the I-th, counted from 1.
+ * --cpu: large models: no backend ref, four formats.  -j: so many processes.  --shard: of N parts the I-th, counted from 1.  --count: only says
+ * how many cells there are.
  *
  * The plain run: the request alone, its prompt in one span, cold, no proposals, one thread, one step in flight.  An axis is a list of words
  * below; cells are chosen so that every pair (every triple) of words of different axes occurs in one, or all of them.  A cell that a
@@ -257,7 +258,7 @@ enum { UNIT_CELLS = 200, CELL_SECONDS = 600, JOBS_MAX = 256, CELL_NOT_RUN = 3 };
 /* How it was asked for. */
 struct options {
     const char *what, *device, *table_path;
-    bool cpu;
+    bool cpu, count;
     uint32_t jobs, shard, shards; /* shard 1 .. shards */
     int models_at;
 };
@@ -348,6 +349,8 @@ static bool parse(int argc, char **argv, struct options *o)
             o->what = word;
         else if (!strcmp(word, "--cpu"))
             o->cpu = true;
+        else if (!strcmp(word, "--count"))
+            o->count = true;
         else if (!strcmp(word, "--device"))
             o->device = value, at++;
         else if (!strcmp(word, "--table"))
@@ -397,7 +400,7 @@ int main(int argc, char **argv)
 {
     struct options o;
     if (!parse(argc, argv, &o)) {
-        fprintf(stderr, "usage: law_matrix [pairs|triples|full] [-j JOBS] [--shard I/N] [--cpu] [--device cuda] [--table FILE] MODEL...\n");
+        fprintf(stderr, "usage: law_matrix [pairs|triples|full] [-j JOBS] [--shard I/N] [--count] [--cpu] [--device cuda] [--table FILE] MODEL...\n");
         return 2;
     }
     static struct matrix m; /* for its sizes and names */
@@ -415,6 +418,10 @@ int main(int argc, char **argv)
     qsort(cells, count, sizeof *cells, by_machine);
     memset(shared->verdict, CELL_NOT_RUN, count);
     uint32_t unit_count = units_make(cells, count, units);
+    if (o.count) {
+        printf("%s: %u cells in %u units\n", o.what, count, unit_count);
+        return 0;
+    }
     int failed = run_cells(&o, cells, units, unit_count, shared, models, model_count);
     rc = tell_all(&o, &m, cells, units, unit_count, shared, (double)(thread_now_ns() - began) / 1e9);
     matrix_close(&m);
