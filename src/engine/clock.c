@@ -22,7 +22,7 @@ static const double PART_LEAST = 0.02;      /* of a step's time, for either part
 static uint32_t rows_in(double ns, double row_ns, uint32_t room)
 {
     double rows = ns / row_ns + 0.5;
-    return rows < 1 ? 1 : rows > room ? room : (uint32_t)rows;
+    return room == 0 ? 0 : rows < 1 ? 1 : rows > room ? room : (uint32_t)rows;
 }
 
 static double spread_of(double known)

@@ -122,9 +122,23 @@ static void step_ms_is_kept_and_no_step_is_longer_than_a_quarter_second(void **s
     assert_int_equal(clock_rows(&c, ROOM, false, true, 0), 160);
 }
 
+/* Guesses of the decoding sequences may take all rows there are: no prompt row is asked for then, whatever one costs. */
+static void a_full_step_gets_no_prompt_row(void **state)
+{
+    (void)state;
+    for (int decoding = 0; decoding < 2; decoding++)
+        for (int others = 0; others < 2; others++)
+            for (double row = 0; row < 1e12; row = row * 10 + 1e5) {
+                struct sched_clock quick = {.decode_ns = 15e6, .row_ns = row}, slow = {.decode_ns = 500e6, .row_ns = row};
+                assert_int_equal(clock_rows(&quick, 0, decoding, others, 0), 0);
+                assert_int_equal(clock_rows(&slow, 0, decoding, others, 0), 0);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_full_step_gets_no_prompt_row),
         cmocka_unit_test(a_step_stays_under_twice_decoding),
         cmocka_unit_test(slow_decoding_does_not_starve_a_prompt),
         cmocka_unit_test(step_ms_is_kept_and_no_step_is_longer_than_a_quarter_second),
