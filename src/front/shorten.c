@@ -16,13 +16,9 @@ static bool has_role(yyjson_val *message, const char *role)
     return str_is(json_str(yyjson_obj_get(message, "role")), role);
 }
 
-/* Messages that stay in front, and the places where the rest may begin. */
-static uint32_t lead_count(yyjson_val *messages)
+static bool leads(yyjson_val *message)
 {
-    uint32_t n = 0;
-    while (has_role(yyjson_arr_get(messages, n), "system") || has_role(yyjson_arr_get(messages, n), "developer"))
-        n++;
-    return n;
+    return has_role(message, "system") || has_role(message, "developer");
 }
 
 int shorten_open(struct shortening *s, struct rh_text messages_json, struct err *err)
@@ -33,12 +29,13 @@ int shorten_open(struct shortening *s, struct rh_text messages_json, struct err 
     size_t i, n;
     if (!s->doc)
         return ERR_FORMAT;
-    s->lead = lead_count(list);
     s->starts = mem_try_array(yyjson_arr_size(list) + 1, sizeof *s->starts);
     if (!s->starts)
         return err_nomem(err, "messages", yyjson_arr_size(list) * sizeof *s->starts);
     yyjson_arr_foreach(list, i, n, m)
-        if (i > s->lead && has_role(m, "user"))
+        if (i == s->lead && leads(m))
+            s->lead++;
+        else if (i > s->lead && has_role(m, "user"))
             s->starts[s->start_count++] = (uint32_t)i;
     return 0;
 }
