@@ -33,7 +33,7 @@ struct server {
     struct tls_context *tls;
     _Atomic(struct gen *) ready;  /* gens with events, pushed by the library's threads */
     struct gen *gens;             /* all */
-    uint32_t gen_count, job_count;
+    uint32_t gen_count, prompt_count, job_count; /* prompts: of all gens */
     struct metrics metrics;
     struct kept_response *responses; /* responses_store.c */
     struct rh_sampling sampling;  /* defaults of requests */

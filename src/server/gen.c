@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <time.h>
 
-enum { EVENTS_PER_TURN = 256, QUEUE_DEFAULT = 1024, HEARTBEAT_DEFAULT_S = 10, FLUSH_AT = 64 << 10 };
+enum { EVENTS_PER_TURN = 256, QUEUE_DEFAULT = 1024, PROMPTS_MAX = 4096, HEARTBEAT_DEFAULT_S = 10, FLUSH_AT = 64 << 10 };
 
 /* ---- ready list ---- */
 
@@ -81,6 +81,7 @@ static void gen_end(struct gen *g, const char *error)
     if (g->next)
         g->next->prev = g->prev;
     s->gen_count--;
+    s->prompt_count -= g->prompt_count;
     g->conn = NULL;
     g->dead = true;
     if (!atomic_load(&g->queued) && !g->busy)
@@ -267,21 +268,31 @@ static void note_token(struct gen *g, struct gen_choice *c, const struct rh_even
         buf_printf(&c->ids, "%s%u", c->ids.n ? "," : "", e->id);
 }
 
+/* One call is all that is wanted of this answer; its request ends when that holds for all of its answers. */
+static void cut_off(struct gen *g, uint32_t choice)
+{
+    uint32_t request = choice / g->per_request, going = 0;
+    g->choices[choice].cut = true;
+    for (uint32_t i = request * g->per_request; i < (request + 1) * g->per_request; i++)
+        going += !g->choices[i].cut && !g->choices[i].done;
+    if (!going)
+        rh_request_cancel(g->requests[request]);
+}
+
 /* Text, reasoning, a piece of a call. */
 static void on_piece(struct gen *g, uint32_t choice, const struct rh_event *e)
 {
     struct gen_choice *c = &g->choices[choice];
     if (c->cut)
         return;
+    c->tokens += e->has_token;
     if (e->has_token)
         note_token(g, c, e);
     keep_text(c, e);
     if (g->stream || g->api->always)
         g->api->piece(g, choice, e);
-    if (g->parallel_off && e->kind == RH_EVENT_CALL_END) { /* one call is all that is wanted */
-        c->cut = true;
-        rh_request_cancel(g->requests[choice / g->per_request]);
-    }
+    if (g->parallel_off && e->kind == RH_EVENT_CALL_END)
+        cut_off(g, choice);
 }
 
 static void on_done(struct gen *g, uint32_t choice, const struct rh_event *e)
@@ -290,6 +301,8 @@ static void on_done(struct gen *g, uint32_t choice, const struct rh_event *e)
     c->done = true;
     c->finish = c->cut ? RH_FINISH_STOP : e->finish;
     c->usage = e->usage;
+    if (c->cut) /* what it wrote until it was heard is nobody's */
+        c->usage.completion_tokens = c->tokens;
     c->seed = e->seed;
     if (e->embedding && (c->embedding = mem_try_array(e->embedding_n, sizeof *c->embedding))) {
         memcpy(c->embedding, e->embedding, e->embedding_n * sizeof *c->embedding);
@@ -300,10 +313,10 @@ static void on_done(struct gen *g, uint32_t choice, const struct rh_event *e)
         c->stop_string = mem_try_strndup(e->stop_string, strlen(e->stop_string));
     g->done_count++;
     g->timings = e->timings;
-    if (choice % g->per_request == 0 && choice) /* the first's was counted at the start */
-        g->usage.prompt_tokens += e->usage.prompt_tokens, g->usage.cached_tokens += e->usage.cached_tokens;
-    else if (!g->started)
-        g->usage.prompt_tokens = e->usage.prompt_tokens;
+    if (choice % g->per_request == 0 && (choice || !g->started)) { /* the first's was counted at the start */
+        g->usage.prompt_tokens += e->usage.prompt_tokens;
+        g->usage.cached_tokens += e->usage.cached_tokens;
+    }
     metrics_done(&g->s->metrics, e);
     metrics_observe(&g->s->metrics, METRIC_E2E, (double)(thread_now_ns() - g->arrived_ns) / 1e9);
     if (g->stream || g->api->always)
@@ -334,7 +347,8 @@ static bool take(struct gen *g, uint32_t request, const struct rh_event *e)
     else if (e->kind == RH_EVENT_START && request == 0) {
         g->started = true;
         g->cache = e->cache;
-        g->usage = e->usage;
+        g->usage.prompt_tokens += e->usage.prompt_tokens; /* others may have ended */
+        g->usage.cached_tokens += e->usage.cached_tokens;
         if (g->stream)
             begin(g);
     } else if (e->kind >= RH_EVENT_TEXT && e->kind < RH_EVENT_DONE) {
@@ -465,7 +479,7 @@ static int submit_all(struct gen *g, struct params *p, const struct gen_input *i
     struct rh_error err = {0};
     o.notify = on_notify;
     o.notify_ctx = g;
-    for (uint32_t i = 0; i < (inputs ? input_count : 1); i++) {
+    for (uint32_t i = 0; i < input_count; i++) {
         if (inputs) {
             o.prompt = inputs[i].text;
             o.ids = inputs[i].ids;
@@ -545,21 +559,31 @@ static int tenant_of(struct params *p, const struct call *c, struct api_error *e
     return failed ? api_fail(e, 400, NULL, "/cache_salt", "cache_salt: longer than 200 bytes") : 0;
 }
 
+/* Requests are counted, and their prompts: one of embeddings has up to thousands. */
+static int check_queue(struct server *s, uint32_t inputs, struct api_error *e)
+{
+    uint32_t most = s->cfg->queue ? s->cfg->queue : QUEUE_DEFAULT, prompts = most > PROMPTS_MAX ? most : PROMPTS_MAX;
+    if (s->gen_count < most && s->prompt_count + inputs <= prompts)
+        return 0;
+    s->metrics.rejected++;
+    e->retry_s = 1;
+    if (s->gen_count >= most)
+        return api_fail(e, 429, "queue_full", "", "%u requests are under way, the most there may be", most);
+    return api_fail(e, 429, "queue_full", "", "%u prompts are under way, and these would be %u more: at most %u", s->prompt_count, inputs, prompts);
+}
+
 int gen_start(const struct call *c, struct params *p, const struct gen_input *inputs, uint32_t input_count, const struct gen_api *api, void *own,
               const struct buf *ignored, struct api_error *e)
 {
     struct server *s = c->s;
-    uint32_t most = s->cfg->queue ? s->cfg->queue : QUEUE_DEFAULT;
     struct gen *g = NULL;
-    if (s->gen_count >= most) {
-        s->metrics.rejected++;
-        e->retry_s = 1;
-        return api_fail(e, 429, "queue_full", "", "%u requests are under way, the most there may be", most);
-    }
+    input_count = inputs ? input_count : 1;
+    if (check_queue(s, input_count, e))
+        return -1;
     options_of(p, c);
     if (tenant_of(p, c, e))
         return -1;
-    if (!(g = gen_new(c, p, inputs ? input_count : 1, ignored)))
+    if (!(g = gen_new(c, p, input_count, ignored)))
         return api_fail(e, 503, NULL, "", "out of memory");
     g->s = s;
     g->api = api;
@@ -583,6 +607,7 @@ int gen_start(const struct call *c, struct params *p, const struct gen_input *in
         g->next->prev = g;
     s->gens = g;
     s->gen_count++;
+    s->prompt_count += g->prompt_count = input_count;
     if (submit_all(g, p, inputs, input_count, e)) {
         g->api = &(struct gen_api){0}; /* own stays the caller's */
         gen_end(g, e->text);

@@ -23,6 +23,7 @@ struct gen_choice {
     struct buf ids;               /* token ids with commas between */
     struct gen_tool *tools;
     uint32_t tool_count, tool_cap;
+    uint32_t tokens;              /* seen, until it was cut */
     bool done, cut;               /* cut: ended after its first call (parallel_tool_calls false) */
     enum rh_finish finish;
     char *stop_string;            /* NULL */
@@ -67,7 +68,7 @@ struct gen {
     bool dead, busy;        /* over: freed when it is on no list and not being worked on */
     const struct gen_api *api;
     struct rh_request **requests;
-    uint32_t request_count, ended_requests, per_request; /* choices of each */
+    uint32_t request_count, prompt_count, ended_requests, per_request; /* choices of each */
     struct gen_choice *choices;
     uint32_t choice_count, done_count;
     char id[48];
