@@ -336,7 +336,7 @@ bool engine_request_prompt_score(const struct engine_request *r, uint32_t positi
     *logprob = v->scores[position];
     *ids = v->top_ids + (size_t)position * v->top;
     *logprobs = v->top_logprobs + (size_t)position * v->top;
-    *count = v->top < r->engine->vocab ? v->top : r->engine->vocab;
+    *count = reveal_tops(v, position);
     return true;
 }
 

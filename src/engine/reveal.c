@@ -62,10 +62,22 @@ const float *reveal_pooled(struct reveal *v, uint32_t count)
 void reveal_score(struct reveal *v, uint32_t position, const struct sample_result *result)
 {
     uint32_t top = result->top_count < v->top ? result->top_count : v->top;
+    uint32_t *ids = v->top_ids + (size_t)position * v->top;
     v->scores[position] = result->score_logprob;
     if (top) {
-        memcpy(v->top_ids + (size_t)position * v->top, result->top_ids, top * sizeof *v->top_ids);
+        memcpy(ids, result->top_ids, top * sizeof *ids);
         memcpy(v->top_logprobs + (size_t)position * v->top, result->top_logprobs, top * sizeof *v->top_logprobs);
     }
+    for (uint32_t i = top; i < v->top; i++) /* a small vocabulary, or logits that are no numbers */
+        ids[i] = UINT32_MAX;
     v->scored = position > v->scored ? position : v->scored;
+}
+
+uint32_t reveal_tops(const struct reveal *v, uint32_t position)
+{
+    const uint32_t *ids = v->top_ids + (size_t)position * v->top;
+    uint32_t n = v->top;
+    while (n && ids[n - 1] == UINT32_MAX)
+        n--;
+    return n;
 }

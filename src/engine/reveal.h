@@ -26,5 +26,6 @@ void reveal_free(struct reveal *v);
 void reveal_add(struct reveal *v, uint32_t position, const float *rows, uint32_t count);
 const float *reveal_pooled(struct reveal *v, uint32_t count); /* of `count` positions, all of which were added (LAST: the last one) */
 void reveal_score(struct reveal *v, uint32_t position, const struct sample_result *result); /* of the id at `position` */
+uint32_t reveal_tops(const struct reveal *v, uint32_t position); /* likeliest ids that are known there */
 
 #endif
