@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <time.h>
 
-enum { EVENTS_PER_TURN = 256, QUEUE_DEFAULT = 1024, PROMPTS_MAX = 4096, HEARTBEAT_DEFAULT_S = 10, FLUSH_AT = 64 << 10 };
+enum { EVENTS_PER_TURN = 256, QUEUE_DEFAULT = 1024, PROMPTS_MAX = 4096, SCORES_MAX = 1 << 20, HEARTBEAT_DEFAULT_S = 10, FLUSH_AT = 64 << 10 };
 
 /* ---- ready list ---- */
 
@@ -338,10 +338,27 @@ static void on_prompt(struct gen *g, uint32_t request, const struct rh_event *e)
         buf_printf(&g->prompt_ids, "%s%u", g->prompt_ids.n ? "," : "", e->prompt_ids[i]);
 }
 
+/* What prompts' ids are asked about is written at once, while nobody else is answered. */
+static bool scores_fit(struct gen *g, const struct rh_event *e)
+{
+    struct api_error error = {0};
+    if (!g->prompt_scores)
+        return true;
+    g->score_count += (uint64_t)e->prompt_count * g->scores_each * g->per_request;
+    if (g->score_count <= SCORES_MAX)
+        return true;
+    api_fail(&error, 400, "invalid_value", "", "log-probabilities of prompts: at most %d in one answer (ids x likeliest of each and its own x n), got %llu",
+             SCORES_MAX, (unsigned long long)g->score_count);
+    answer_error(g, &error);
+    return false;
+}
+
 /* False: the generation is over and freed. */
 static bool take(struct gen *g, uint32_t request, const struct rh_event *e)
 {
     uint32_t choice = request * g->per_request + e->choice;
+    if (e->kind == RH_EVENT_PROMPT && !scores_fit(g, e))
+        return false;
     if (e->kind == RH_EVENT_PROMPT)
         on_prompt(g, request, e);
     else if (e->kind == RH_EVENT_START && request == 0) {
@@ -501,6 +518,7 @@ static struct gen *gen_new(const struct call *c, const struct params *p, uint32_
     g->choice_count = inputs * p->n;
     g->requests = mem_try_zero(inputs, sizeof *g->requests);
     g->prompt_scores = p->o.prompt_logprobs;
+    g->scores_each = p->o.prompt_top_logprobs + 1;
     g->prompts = g->prompt_scores ? mem_try_zero(inputs, sizeof *g->prompts) : NULL;
     g->choices = mem_try_zero(g->choice_count, sizeof *g->choices);
     g->model = p->model.p ? mem_try_strndup(p->model.p, p->model.n) : mem_try_strndup(c->s->cfg->model_id, strlen(c->s->cfg->model_id));

@@ -77,6 +77,8 @@ struct gen {
     bool stream, begun, started, include_usage, show_logprobs, return_ids, parallel_off, has_tools, progress, failed, prompt_scores, show_prompt_logprobs;
     uint32_t dropped;       /* messages or ids left away to make it fit */
     unsigned left_away;     /* VOLATILE_X */
+    uint32_t scores_each;   /* of an id of a prompt */
+    uint64_t score_count;
     struct gen_prompt *prompts; /* [request_count] with prompt_scores */
     struct rh_usage usage;  /* of all choices; the prompt's from the start */
     struct rh_cache cache;

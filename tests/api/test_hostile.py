@@ -71,3 +71,11 @@ def begin(server, body):
         server.json("/v1/embeddings", body)
     except OSError:
         pass
+
+
+def test_scores_of_prompts_have_a_bound(small):
+    """One answer is written at once: what takes long is refused before it is computed."""
+    body = {"prompt": [[3 + (i * 7 + k) % 200 for i in range(500)] for k in range(16)], "max_tokens": 1, "prompt_logprobs": 20}
+    status, error = refused(small, "/v1/completions", {**body, "n": 16})
+    assert status == 400 and "1048576" in error["message"]
+    assert len(small.json("/v1/completions", {**body, "prompt": body["prompt"][:2]})["choices"][1]["prompt_logprobs"]) == 500
