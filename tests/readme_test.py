@@ -54,6 +54,12 @@ def test_every_architecture_has_a_reference_model_and_an_op_listing():
         assert names and traces & set(names.split(", ")), arch
 
 
+def test_reference_models_are_small():
+    sizes = {n: sum(os.lstat(os.path.join(GOLDEN, n, f)).st_size for f in os.listdir(os.path.join(GOLDEN, n))) for n in goldens()}
+    assert {n: s for n, s in sizes.items() if s > 500 << 10} == {}
+    assert sum(sizes.values()) <= 12 << 20
+
+
 def test_packed_types_are_those_of_the_packer():
     packed = re.findall(r"\[DTYPE_(\w+)\] = \{true", read("src/backend_cpu/pack_ggml.c"))
     assert table("weight types")[0][0].split() == packed + ["MLX"]

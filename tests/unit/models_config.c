@@ -153,7 +153,7 @@ static void test_latent_formats(void **state)
         const char *named; /* NULL: opens */
     } cases[] = {{"deepseek_v3", KV_A8G32, KV_V4, "k8v4: keys and values are one vector"}, {"deepseek_v3", KV_F16, KV_Q8, "f16:q8"},
                  {"deepseek_v3", KV_Q8, KV_Q8, NULL},   {"deepseek_v3", KV_TQ3, KV_TQ3, NULL},
-                 {"deepseek_v2", KV_F32, KV_F32, NULL}, {"deepseek_v2", KV_Q8, KV_Q8, "q8:q8 cannot hold heads of 48 elements"}};
+                 {"deepseek_v2", KV_F32, KV_F32, NULL}, {"deepseek_v2", KV_Q8, KV_Q8, "q8:q8 cannot hold heads of 64 elements"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char dir[4096];
         struct device *d = NULL;
@@ -185,6 +185,7 @@ static void test_harmless(void **state)
     static const struct make_model cases[] = {
         MK_LLAMA("\"clip_qkv\": null, \"use_something\": false, \"torch_dtype\": \"bfloat16\", \"attention_dropout\": 0.1, "),
         {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .extra = "model.layers.0.self_attn.rotary_emb.inv_freq"},
+        {.config = "{\"model_type\": \"mistral\", \"sliding_window\": null, " MK_BASE "}"},
         {.config = "{\"model_type\": \"gemma3\", \"image_token_index\": 5, \"vision_config\": {}, \"text_config\": {" GEMMA
                    ", " MK_BASE "}}",
          .flags = MK_QK_NORM | MK_GEMMA,
