@@ -320,6 +320,8 @@ static int check(struct reader *r)
         return api_fail(r->err, 400, "unsupported_parameter", "/best_of", "/best_of: only the value of n (%u) is supported", p->n);
     if (p->echo && p->logprobs && p->stream)
         return api_fail(r->err, 400, "unsupported_parameter", "/logprobs", "/logprobs with echo: not in a stream");
+    if (p->echo && p->o.truncate) /* what was left away cannot be told from what is repeated */
+        return api_fail(r->err, 400, "unsupported_parameter", "/echo", "/echo: not with truncation");
     if (p->echo && p->logprobs && p->top_logprobs > RH_PROMPT_TOP_MAX)
         return api_fail(r->err, 400, "invalid_value", "/logprobs", "/logprobs with echo: at most %d, got %u", RH_PROMPT_TOP_MAX, p->top_logprobs);
     if (p->echo && p->logprobs) {

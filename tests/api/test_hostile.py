@@ -79,3 +79,9 @@ def test_scores_of_prompts_have_a_bound(small):
     status, error = refused(small, "/v1/completions", {**body, "n": 16})
     assert status == 400 and "1048576" in error["message"]
     assert len(small.json("/v1/completions", {**body, "prompt": body["prompt"][:2]})["choices"][1]["prompt_logprobs"]) == 500
+
+
+def test_a_shortened_prompt_is_not_echoed(small):
+    """Its log-probabilities were of another text than the one that was repeated."""
+    status, error = refused(small, "/v1/completions", {"prompt": [[5] * 600], "truncation": "auto", "echo": True, "logprobs": 1, "max_tokens": 1})
+    assert status == 400 and error["param"] == "/echo"
