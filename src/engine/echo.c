@@ -144,8 +144,9 @@ int echo_open(uint32_t positions, const uint32_t *end_ids, uint32_t end_count, s
     e->heads = mem_try_zero(e->cap, sizeof *e->heads);
     e->prev = mem_try_zero(e->cap, sizeof *e->prev);
     if (!e->heads || !e->prev) {
+        size_t bytes = e->cap * sizeof *e->prev;
         echo_free(&e->base);
-        return err_nomem(err, "echo", e->cap * sizeof *e->prev);
+        return err_nomem(err, "echo", bytes);
     }
     *out = &e->base;
     return 0;
