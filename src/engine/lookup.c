@@ -101,8 +101,9 @@ int lookup_open(uint32_t positions, struct proposer **out, struct err *err)
         l->cap *= 2;
     for (uint32_t i = 0; i < LOOKUP_GRAM_MOST; i++)
         if (!(l->last[i] = mem_try_zero(l->cap, sizeof *l->last[i]))) {
+            size_t bytes = l->cap * sizeof *l->last[i];
             lookup_free(&l->base);
-            return err_nomem(err, "lookup", l->cap * sizeof *l->last[i]);
+            return err_nomem(err, "lookup", bytes);
         }
     *out = &l->base;
     return 0;
