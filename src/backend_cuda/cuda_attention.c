@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { WRITE_WARPS = 4, TALL_ROWS = 64, CONV_THREADS = 128, SPAN_LANES = 64, ROW_LANES = 64 };
+enum { WRITE_WARPS = 4, ROW_VECTORS = 16, TALL_VECTORS = 64, CONV_THREADS = 128, SPAN_LANES = 64, ROW_LANES = 64 };
 
 static struct cuda_plane plane_of(enum kv_format f, const struct kv_shape *s)
 {
@@ -31,7 +31,7 @@ static struct cuda_p_kv_write write_params(struct device *d, const struct kv_lay
     return p;
 }
 
-static int write_launch(struct device *d, const struct cuda_p_kv_write *p)
+int cuda_kv_write_launch(struct device *d, const struct cuda_p_kv_write *p)
 {
     uint32_t vectors = p->rows * (p->q_heads + 2 * p->heads);
     return cuda_launch(d, cuda_kernels_pages[CUDA_K_KV_WRITE], (vectors + WRITE_WARPS - 1) / WRITE_WARPS, 1, 1, 32 * WRITE_WARPS, 0, p,
@@ -42,7 +42,20 @@ int cuda_op_kv_write(struct device *d, const struct op_kv_write *op)
 {
     struct cuda_p_kv_write p = write_params(d, op->layer, &op->k, &op->v);
     p.spans = op->spans, p.span_count = op->span_count, p.tables = op->tables;
-    return write_launch(d, &p);
+    return cuda_kv_write_launch(d, &p);
+}
+
+static bool halves_only(const struct kv_layer *l)
+{
+    return l->k_format == KV_F16 && l->v_format == KV_F16 && !l->latent;
+}
+
+/* Spans of one row each, over F16 pages that a kernel of their own reads. */
+static bool row_shaped(const struct device *d, const struct kv_layer *l, uint32_t rows, uint32_t spans, uint32_t heads)
+{
+    uint32_t most = l->d_k > l->d_v ? l->d_k : l->d_v;
+    return rows == spans && halves_only(l) && most <= CUDA_ATTEND_ROW_HEAD && l->d_k % 16 == 0 &&
+           l->d_v % 16 == 0 && heads / l->n_kv_heads <= 16 && cuda_attend_row_smem(l->d_k, l->d_v) <= d->smem_max;
 }
 
 int cuda_op_attn_prepare(struct device *d, const struct op_attn_prepare *op)
@@ -53,7 +66,12 @@ int cuda_op_attn_prepare(struct device *d, const struct op_attn_prepare *op)
     p.q_norm = op->q_norm, p.k_norm = op->k_norm, p.eps = op->eps;
     if (op->table.rows)
         p.rope = op->table.data, p.rope_stride = op->table.stride, p.rope_pairs = op->table.cols / 2, p.adjacent = op->pairing == ROPE_ADJACENT;
-    return write_launch(d, &p);
+    if (!row_shaped(d, op->layer, op->k.rows, op->span_count, op->n_heads))
+        return cuda_kv_write_launch(d, &p);
+    int rc = cuda_held_emit(d);
+    d->held = p; /* until the next op shows whether it is the attention of these rows */
+    d->held_set = rc == 0;
+    return rc;
 }
 
 static struct cuda_kv_side side_of(const struct kv_layer *l)
@@ -75,48 +93,86 @@ int cuda_op_kv_convert(struct device *d, const struct op_kv_convert *op)
     return cuda_launch(d, cuda_kernels_pages[CUDA_K_KV_CONVERT], (vectors + WRITE_WARPS - 1) / WRITE_WARPS, 1, 1, 32 * WRITE_WARPS, 0, &p, sizeof p);
 }
 
-static int tiles_get(struct device *d, const struct op_attention *op, bool tall, uint32_t items_max, const struct cuda_tiles **out)
+/* The work list that an attention can use, if there is one already. */
+static const struct cuda_tile_set *tiles_there(const struct device *d, const struct op_attention *op, uint32_t vectors)
 {
     uint32_t group = op->n_heads / op->layer->n_kv_heads;
     for (uint32_t i = 0; i < CUDA_TILE_SETS; i++) {
-        struct cuda_tile_set *s = &d->sets[i];
-        if (s->spans == op->spans && s->count == op->span_count && s->group == group && s->window == op->window && s->tall == tall &&
-            s->kv_heads == op->layer->n_kv_heads) {
-            *out = s->tiles;
-            return 0;
-        }
+        const struct cuda_tile_set *s = &d->sets[i];
+        if (s->spans == op->spans && s->count == op->span_count && s->group == group && s->window == op->window && s->vectors == vectors &&
+            s->kv_heads == op->layer->n_kv_heads)
+            return s;
+    }
+    return NULL;
+}
+
+static int tiles_get(struct device *d, const struct op_attention *op, uint32_t vectors, uint32_t items_max, const struct cuda_tiles **out)
+{
+    uint32_t group = op->n_heads / op->layer->n_kv_heads;
+    const struct cuda_tile_set *there = tiles_there(d, op, vectors);
+    if (there) {
+        *out = there->tiles;
+        return 0;
     }
     struct cuda_tile_set *s = &d->sets[d->set_at++ % CUDA_TILE_SETS];
-    *s = (struct cuda_tile_set){op->spans, op->span_count, group, op->window, tall, op->layer->n_kv_heads, s->tiles};
+    *s = (struct cuda_tile_set){op->spans, op->span_count, group, op->window, vectors, op->layer->n_kv_heads, s->tiles};
     struct cuda_p_tiles p = {.spans = op->spans, .tiles = s->tiles, .span_count = op->span_count, .group = group,
-                             .tile_vectors = tall ? 64 : 16, .window = op->window, .kv_heads = op->layer->n_kv_heads, .items_max = items_max,
+                             .tile_vectors = vectors, .window = op->window, .kv_heads = op->layer->n_kv_heads, .items_max = items_max,
                              .tiles_max = d->tiles_max, .workers = d->workers, .failed = d->failed};
     *out = s->tiles;
     return cuda_launch(d, cuda_kernels_attention[CUDA_K_TILES], 1, 1, 1, 1024, 0, &p, sizeof p);
+}
+
+/* With the attn_prepare that waits, if it is of the same rows and pages. */
+static int row_attention(struct device *d, const struct cuda_p_attention *a, const struct op_attention *op, uint32_t items_max)
+{
+    const struct cuda_p_kv_write *w = &d->held;
+    bool prepare = d->held_set && w->q == a->q && w->pages == a->pages && w->offset == a->offset && w->spans == a->spans && w->tables == a->tables &&
+                   w->span_count == op->span_count;
+    bool early = prepare && tiles_there(d, op, ROW_VECTORS) && !d->pending;
+    struct cuda_p_attend_row p = {.a = *a, .prepare = prepare, .early = early, .arrived = d->arrived};
+    if (prepare)
+        p.w = *w, d->held_set = false;
+    int rc = tiles_get(d, op, ROW_VECTORS, items_max, &p.a.tiles);
+    const struct kv_layer *l = op->layer;
+    return rc ? rc : cuda_launch(d, cuda_kernel_attend_row, d->workers, 1, 1, CUDA_ATTEND_ROW_THREADS, cuda_attend_row_smem(l->d_k, l->d_v), &p, sizeof p);
+}
+
+/* Tiles of 128 vectors, or of 64 where pages are of another format. */
+static int tall_attention(struct device *d, struct cuda_p_attention *p, const struct op_attention *op)
+{
+    const struct kv_layer *l = op->layer;
+    const void *kernel = halves_only(l) && op->softcap == 0 ? cuda_kernel_attend_tall(l->d_k, l->d_v) : NULL;
+    if (kernel && cuda_attend_tall_smem(l->d_k) > d->smem_max)
+        kernel = NULL;
+    p->tile_vectors = kernel ? CUDA_ATTEND_TALL_VECTORS : TALL_VECTORS;
+    int rc = tiles_get(d, op, p->tile_vectors, 0, &p->tiles);
+    if (rc)
+        return rc;
+    if (kernel)
+        return cuda_launch(d, kernel, d->workers, 1, 1, CUDA_ATTEND_TALL_THREADS, cuda_attend_tall_smem(l->d_k), p, sizeof *p);
+    return cuda_launch(d, cuda_kernels_attention[CUDA_K_ATTENTION_TALL], d->workers, 1, 1, 512, cuda_attention_smem(l->d_k, l->d_v, true), p, sizeof *p);
 }
 
 int cuda_op_attention(struct device *d, const struct op_attention *op)
 {
     const struct kv_layer *l = op->layer;
     uint32_t group = op->n_heads / l->n_kv_heads, widest = l->d_k > l->d_v ? l->d_k : l->d_v;
-    bool tall = widest <= 256 && op->q.rows / op->span_count * group >= TALL_ROWS && cuda_attention_smem(l->d_k, l->d_v, true) <= d->smem_max;
     struct cuda_p_attention p = {.q = op->q.data, .y = op->y.data, .pages = l->pages, .spans = op->spans, .tables = op->tables,
                                  .partial = d->partial, .offset = l->offset, .heads = op->n_heads, .kv_heads = l->n_kv_heads, .d_k = l->d_k,
                                  .d_v = l->d_v, .q_stride = op->q.stride, .y_stride = op->y.stride, .head_bytes = l->head_bytes,
                                  .k_bytes = kv_format_k_bytes(l->k_format, l->d_k), .window = op->window, .scale = op->scale,
-                                 .softcap = op->softcap, .tile_vectors = tall ? 64 : 16, .rows = op->q.rows, .latent = l->latent,
-                                 .sinks = op->sinks};
+                                 .softcap = op->softcap, .tile_vectors = ROW_VECTORS, .rows = op->q.rows, .latent = l->latent, .sinks = op->sinks};
     planes_of(l, &p.pk, &p.pv);
     uint32_t items_max = (uint32_t)(d->partial_bytes / (16 * (l->d_v + 2) * sizeof(float)));
-    int rc = tiles_get(d, op, tall, items_max, &p.tiles);
-    if (rc)
-        return rc;
-    rc = cuda_launch(d, cuda_kernels_attention[tall ? CUDA_K_ATTENTION_TALL : CUDA_K_ATTENTION], tall ? d->workers : 2 * d->workers, 1, 1,
-                     tall ? 512 : 128, cuda_attention_smem(l->d_k, l->d_v, tall), &p, sizeof p);
-    if (rc || tall)
-        return rc;
+    if (row_shaped(d, l, op->q.rows, op->span_count, op->n_heads))
+        return row_attention(d, &p, op, items_max);
+    if (widest <= 256 && op->q.rows / op->span_count * group >= TALL_VECTORS && cuda_attention_smem(l->d_k, l->d_v, true) <= d->smem_max)
+        return tall_attention(d, &p, op);
+    int rc = tiles_get(d, op, ROW_VECTORS, items_max, &p.tiles);
+    rc = rc ? rc : cuda_launch(d, cuda_kernels_attention[CUDA_K_ATTENTION], 2 * d->workers, 1, 1, 128, cuda_attention_smem(l->d_k, l->d_v, false), &p, sizeof p);
     uint64_t vectors = (uint64_t)op->q.rows * op->n_heads + 16ull * op->span_count * l->n_kv_heads, most = 16ull * d->workers;
-    return cuda_launch(d, cuda_kernels_attention[CUDA_K_FOLD], (uint32_t)(vectors < most ? vectors : most), 1, 1, 128, 0, &p, sizeof p);
+    return rc ? rc : cuda_launch(d, cuda_kernels_attention[CUDA_K_FOLD], (uint32_t)(vectors < most ? vectors : most), 1, 1, 128, 0, &p, sizeof p);
 }
 
 /* ---- recurrent layers ---- */

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CUDA_ARITHMETIC = 1, ARENA_BYTES = 768 << 20, PARTIAL_BYTES = 64 << 20, WORK_BYTES = 64 << 20, PACK_SMEM = 256 };
+enum { CUDA_ARITHMETIC = 1, ARENA_BYTES = 768 << 20, PARTIAL_BYTES = 64 << 20, WORK_BYTES = 64 << 20, PACK_SMEM = 256, ARRIVED = 1024 };
 
 int cuda_alloc(struct device *d, size_t size_bytes, const char *what, void **out, struct err *err)
 {
@@ -75,22 +75,72 @@ static int code_check(const struct device *d, struct err *err)
     return cuda_check(rc, "kernel attributes", err);
 }
 
+static int smem_allow(const void *kernel, int bytes, struct err *err)
+{
+    return kernel ? cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory", err) : 0;
+}
+
+/* All kernels want the largest part of a multiprocessor's memory shared: where the next one wants another part, it cannot begin beside this one. */
+static int carve(const void *const *kernels, size_t count, struct err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < count && rc == 0; i++)
+        if (kernels[i])
+            rc = cuda_check(cudaFuncSetAttribute(kernels[i], cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared), "shared memory", err);
+    return rc;
+}
+
+static int kernels_carve(const void *const *large, size_t count, struct err *err)
+{
+    int rc = carve(large, count, err);
+    rc = rc ? rc : carve(cuda_kernels_rows, CUDA_K_ROWS_COUNT, err);
+    rc = rc ? rc : carve(cuda_kernels_linear[0], CUDA_KIND_COUNT * CUDA_LINEAR_WIDTHS, err);
+    rc = rc ? rc : carve(cuda_kernels_weight, CUDA_K_WEIGHT_COUNT, err);
+    rc = rc ? rc : carve(cuda_kernels_pages, CUDA_K_PAGES_COUNT, err);
+    rc = rc ? rc : carve(cuda_kernels_attention, CUDA_K_ATTENTION_COUNT, err);
+    rc = rc ? rc : carve(cuda_kernels_state, CUDA_K_STATE_COUNT, err);
+    rc = rc ? rc : carve(cuda_kernels_sample, CUDA_K_SAMPLE_COUNT, err);
+    return rc;
+}
+
+/* Kernels that only Hopper has. */
+static int hopper_allow(const struct device *d, struct err *err)
+{
+    int rc = carve(cuda_kernels_few[0], CUDA_KIND_COUNT * CUDA_FEW_WIDTHS, err);
+    rc = rc ? rc : carve(cuda_kernels_row, CUDA_KIND_COUNT, err);
+    rc = rc ? rc : carve(cuda_kernels_tall, CUDA_KIND_COUNT, err);
+    for (int k = 0; k < CUDA_KIND_COUNT && rc == 0; k++) {
+        rc = smem_allow(cuda_kernels_tall[k], (int)cuda_tall_smem(), err);
+        rc = rc ? rc : smem_allow(cuda_kernels_row[k], (int)d->smem_max, err);
+        for (int w = 0; w < CUDA_FEW_WIDTHS && rc == 0; w++)
+            rc = smem_allow(cuda_kernels_few[k][w], (int)d->smem_max, err);
+    }
+    return rc;
+}
+
 /* Shared memory above the default limit is asked for once. */
 static int kernels_allow(const struct device *d, struct err *err)
 {
-    const void *large[] = {cuda_kernels_rows[CUDA_K_PACK], cuda_kernels_attention[CUDA_K_ATTENTION], cuda_kernels_attention[CUDA_K_ATTENTION_TALL],
-                           cuda_kernel_route};
-    int rc = 0;
-    for (int k = 0; k < CUDA_KIND_COUNT && rc == 0; k++)
-        rc = !d->wgmma || !cuda_kernels_tall[k] ? 0 : cuda_check(cudaFuncSetAttribute(cuda_kernels_tall[k], cudaFuncAttributeMaxDynamicSharedMemorySize, (int)cuda_tall_smem()),
-                        "shared memory", err);
+    const void *large[] = {cuda_kernels_attention[CUDA_K_ATTENTION], cuda_kernels_attention[CUDA_K_ATTENTION_TALL], cuda_kernel_route,
+                           cuda_kernel_pack, cuda_kernel_attend_row, cuda_kernel_attend_tall(64, 64), cuda_kernel_attend_tall(128, 128)};
+    int rc = d->wgmma ? kernels_carve(large, sizeof large / sizeof *large, err) : 0;
+    rc = rc || !d->wgmma ? rc : hopper_allow(d, err);
     for (size_t i = 0; i < sizeof large / sizeof *large && rc == 0; i++) {
         struct cudaFuncAttributes a;
         rc = cuda_check(cudaFuncGetAttributes(&a, large[i]), "kernel attributes", err);
-        if (rc == 0)
-            rc = cuda_check(cudaFuncSetAttribute(large[i], cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(d->smem_max - a.sharedSizeBytes)), "shared memory", err);
+        rc = rc ? rc : smem_allow(large[i], (int)(d->smem_max - a.sharedSizeBytes), err);
     }
     return rc;
+}
+
+/* Clusters of blocks that have a multiprocessor each. */
+static uint32_t clusters_of(void)
+{
+    cudaLaunchAttribute size = {.id = cudaLaunchAttributeClusterDimension, .val.clusterDim = {CUDA_SEGMENTS, 1, 1}};
+    cudaLaunchConfig_t cfg = {.gridDim = {CUDA_SEGMENTS, 1, 1}, .blockDim = {CUDA_FEW_THREADS, 1, 1}, .dynamicSmemBytes = 160 << 10, .attrs = &size,
+                              .numAttrs = 1};
+    int n = 0;
+    return cudaOccupancyMaxActiveClusters(&n, cuda_kernels_few[CUDA_KIND_F16][0], &cfg) == cudaSuccess && n > 0 ? (uint32_t)n : 0;
 }
 
 static int device_start(struct device *d, struct err *err)
@@ -117,6 +167,7 @@ static int device_start(struct device *d, struct err *err)
     d->memory_bytes = prop.totalGlobalMem;
     d->workers = (uint32_t)prop.multiProcessorCount;
     rc = kernels_allow(d, err);
+    d->clusters = rc || !d->wgmma ? 0 : clusters_of();
     if (rc == 0)
         rc = cuda_queue_open(d, err);
     void *arena = NULL;
@@ -178,7 +229,7 @@ static void *lay(struct walk *w, size_t size_bytes)
 static size_t scratch_lay(struct device *d, const struct device_reserve *r, unsigned char *base)
 {
     struct walk w = {base, 0};
-    size_t rows = (r->rows_max + 7) / 8 * 8, logit_rows = r->logit_rows_max ? r->logit_rows_max : 1;
+    size_t rows = (r->rows_max + CUDA_TALL_ROWS - 1) / CUDA_TALL_ROWS * CUDA_TALL_ROWS, logit_rows = r->logit_rows_max ? r->logit_rows_max : 1;
     uint32_t blocks = (r->vocab_max + LOGIT_BLOCK - 1) / LOGIT_BLOCK;
     size_t plain = rows * cuda_units(r->cols_max) * CUDA_UNIT * sizeof *d->packed;
     size_t slots = rows * r->slots_max * cuda_units(r->expert_cols_max) * CUDA_UNIT * sizeof *d->packed;
@@ -194,6 +245,7 @@ static size_t scratch_lay(struct device *d, const struct device_reserve *r, unsi
         d->sets[i] = (struct cuda_tile_set){0};
         d->sets[i].tiles = lay(&w, sizeof(struct cuda_tiles) + d->tiles_max * sizeof(struct cuda_tile));
     }
+    d->arrived = lay(&w, ARRIVED * sizeof *d->arrived);
     d->work_bytes = r->state_dim_max ? WORK_BYTES : 0;
     d->work = lay(&w, d->work_bytes);
     d->ids = lay(&w, (size_t)CUDA_SLOTS * rows * sizeof *d->ids);
@@ -244,6 +296,8 @@ static int reserve(struct device *d, const struct device_reserve *r, struct err 
         return rc;
     size_t bytes = scratch_lay(d, &all, NULL);
     rc = cuda_alloc(d, bytes, "scratch", &scratch, err);
+    if (rc == 0)
+        rc = cuda_check(cudaMemsetAsync(scratch, 0, bytes, d->stream), "scratch", err);
     if (rc == 0)
         rc = cuda_check(cudaHostAlloc(&results, (size_t)CUDA_SLOTS * all.rows_max * sizeof *d->results, cudaHostAllocDefault), "results", err);
     if (rc) {

@@ -2,6 +2,7 @@
  *
  * cuda_device.c  the table; opening, memory, scratch          cuda_queue.c   launches as a log, graphs, staging, events
  * cuda_weight.c  weights to packed tiles                      cuda_ops.c     ops -> launches
+ * cuda_linear.c  linear in its forms
  * cuda_attention.c  pages, attention, recurrent layers        cuda_sample.c  sample_rows
  * kernels.h      what both sides share; k_*.cu the kernels
  *
@@ -63,7 +64,7 @@ struct cuda_graph {
 
 struct cuda_tile_set { /* work lists of attention that hold for the spans in place */
     const struct kv_span *spans;
-    uint32_t count, group, window, tall, kv_heads;
+    uint32_t count, group, window, vectors, kv_heads;
     struct cuda_tiles *tiles;
 };
 
@@ -74,6 +75,7 @@ struct device {
     uint32_t capability;        /* 90: sm_90 */
     bool wgmma;                 /* Hopper: its instructions, and kernels that are let in early */
     uint32_t smem_max;          /* bytes of shared memory a block can have */
+    uint32_t clusters;          /* of CUDA_SEGMENTS blocks that run at a time */
     bool host_buffers, in_turn; /* in_turn: no kernel is launched before the one ahead has ended */
     char name[96];
     uint64_t memory_bytes, held_bytes; /* the GPU's; what this device has of it */
@@ -91,6 +93,8 @@ struct device {
     uint32_t slot;
     bool slot_open;
     struct cuda_scatter_list *pending; /* in the open slot */
+    struct cuda_p_kv_write held; /* an attn_prepare that waits: the attention behind it may do it too */
+    bool held_set;
     bool pending_copies;        /* the last pending item is device to device */
     uint64_t recorded;
     struct cuda_graph graphs[CUDA_GRAPHS];
@@ -107,7 +111,7 @@ struct device {
     size_t scratch_bytes;
     uint16_t *packed;
     size_t packed_bytes;
-    uint32_t packed_rows;
+    uint32_t packed_rows, *arrived; /* of attention's items; 0 between launches */
     float *packed_scale, *partial, *work;
     struct cuda_tile_set sets[CUDA_TILE_SETS];
     uint32_t set_at, items_max, tiles_max;
@@ -161,6 +165,7 @@ cudaError_t cuda_copy_now(struct device *d, void *dst, const void *src, size_t s
 void *cuda_slot_take(struct device *d, size_t size_bytes);  /* of the step's staging, 64-byte aligned; NULL: full */
 void *cuda_slot_sample(struct device *d, size_t size_bytes);
 struct cuda_slot *cuda_slot_open(struct device *d); /* NULL: the device failed */
+int cuda_held_emit(struct device *d); /* launches what waits */
 int cuda_flush(struct device *d);
 int cuda_finish(struct device *d, struct err *err); /* flush, wait, deliver */
 int cuda_op_copy_in(struct device *d, const struct op_copy_in *op);
@@ -175,7 +180,7 @@ int cuda_weight_plan(struct device *d, const struct weight_src *src, unsigned us
 int cuda_weight_prepare(struct device *d, const struct weight_src *src, unsigned use, struct weight **out, struct err *err);
 void cuda_weight_free(struct device *d, struct weight *w);
 
-/* ---- cuda_ops.c, cuda_attention.c, cuda_sample.c ---- */
+/* ---- cuda_ops.c, cuda_linear.c, cuda_attention.c, cuda_sample.c ---- */
 #define CUDA_OP(name) int cuda_op_##name(struct device *d, const struct op_##name *op);
 CUDA_OP(embed)
 CUDA_OP(linear)
@@ -207,5 +212,6 @@ CUDA_OP(match)
 CUDA_OP(sparsify)
 CUDA_OP(mamba)
 #undef CUDA_OP
+int cuda_kv_write_launch(struct device *d, const struct cuda_p_kv_write *p);
 
 #endif

@@ -208,11 +208,20 @@ static int pending_emit(struct device *d)
     return launch_raw(d, cuda_kernels_rows[CUDA_K_SCATTER], one, 1024, 0, &p, sizeof p);
 }
 
+int cuda_held_emit(struct device *d)
+{
+    if (!d->held_set)
+        return 0;
+    d->held_set = false;
+    return cuda_kv_write_launch(d, &d->held);
+}
+
 int cuda_launch(struct device *d, const void *kernel, uint32_t x, uint32_t y, uint32_t z, uint32_t block, uint32_t smem, const void *params,
                 size_t param_bytes)
 {
     const uint32_t grid[3] = {x, y, z};
-    int rc = cuda_slot_open(d) ? pending_emit(d) : ERR_DEVICE;
+    int rc = cuda_held_emit(d);
+    rc = rc ? rc : cuda_slot_open(d) ? pending_emit(d) : ERR_DEVICE;
     return rc ? rc : launch_raw(d, kernel, grid, block, smem, params, param_bytes);
 }
 
@@ -229,7 +238,8 @@ static int copy_raw(struct device *d, void *dst, const void *src, size_t size_by
 
 int cuda_copy(struct device *d, void *dst, const void *src, size_t size_bytes)
 {
-    int rc = cuda_slot_open(d) ? pending_emit(d) : ERR_DEVICE;
+    int rc = cuda_held_emit(d);
+    rc = rc ? rc : cuda_slot_open(d) ? pending_emit(d) : ERR_DEVICE;
     return rc ? rc : copy_raw(d, dst, src, size_bytes);
 }
 
@@ -318,7 +328,8 @@ static struct cuda_graph *graph_make(struct device *d, const struct hash128 *key
 int cuda_flush(struct device *d)
 {
     cuda_enter(d);
-    int rc = pending_emit(d);
+    int rc = cuda_held_emit(d);
+    rc = rc ? rc : pending_emit(d);
     if (rc || d->entry_count == 0)
         return rc;
     struct cuda_graph *g = NULL;
@@ -345,6 +356,8 @@ int cuda_flush(struct device *d)
 
 static bool item_add(struct device *d, void *dst, const void *src, size_t size_bytes, bool from_device)
 {
+    if (cuda_held_emit(d))
+        return false;
     if (!d->pending) {
         d->pending = cuda_slot_take(d, sizeof *d->pending + CUDA_SCATTERS * sizeof(struct cuda_scatter_item));
         if (!d->pending)

@@ -9,9 +9,9 @@
 #include "tensor/kv_tables.h"
 
 #include "backend_cuda/k_pages.cuh"
-#include "backend_cuda/device_math.cuh"
+#include "backend_cuda/attend.cuh"
 
-enum { QUARTER = 64, CHUNK = 128, PAD = 8, TILES_THREADS = 1024 };
+enum { CHUNK = 128, PAD = 8, TILES_THREADS = 1024 };
 
 /* ---- tiles ---- */
 
@@ -85,29 +85,6 @@ static __global__ void __launch_bounds__(TILES_THREADS) make_tiles(const __grid_
 
 /* ---- attention ---- */
 
-static __device__ __forceinline__ void mma(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-static __device__ __forceinline__ void matrix_read(uint32_t *v, const __half *p)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"((uint32_t)__cvta_generic_to_shared(p)));
-}
-static __device__ __forceinline__ void matrix_read_turned(uint32_t *v, const __half *p)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"((uint32_t)__cvta_generic_to_shared(p)));
-}
-static __device__ __forceinline__ float exp2_fast(float t)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(t));
-    return y;
-}
-
 /* Shared memory of a block of threads, in this order. */
 template <int MT> struct shared_form {
     enum { VECTORS = 16 * MT, THREADS = 128 * MT };
@@ -120,16 +97,6 @@ template <int MT> struct shared_form {
         return (VECTORS * q_stride() * 2 + 15) / 16 * 16 + tile + VECTORS * d_v * 4 + VECTORS * CHUNK * 4 + VECTORS * 4 * 14;
     }
 };
-
-/* What the values' sum is multiplied by: 1 / l, a sink being one more score without a value. */
-static __device__ __forceinline__ float share(const cuda_p_attention &p, uint32_t head, float m, float l)
-{
-    if (!p.sinks)
-        return 1.0f / l;
-    float sink = p.sinks[head] * DEV_LOG2E, top = m > sink ? m : sink;
-    float keep = exp2_fast(m - top);
-    return keep / __fmaf_rn(l, keep, exp2_fast(sink - top));
-}
 
 template <int MT> struct attention {
     using form = shared_form<MT>;
@@ -257,7 +224,7 @@ template <int MT> struct attention {
             for (int i = 0; i < 4; i++) {
                 uint32_t v = warp_m * 16 + g + 8 * (i >> 1);
                 int at = (int)(base + 8 * n + 2 * t + (i & 1));
-                float x = s[n][i] * q_inverse[v] * p.scale;
+                float x = s[n][i] * (q_inverse[v] * p.scale);
                 if (p.softcap > 0)
                     x = p.softcap * dev_tanh(x / p.softcap);
                 x = x * DEV_LOG2E;
@@ -426,20 +393,6 @@ template <int MT> struct attention {
         first = t.first, count = t.count, kv_head = head;
     }
 };
-
-/* Tile whose items, of all heads, hold item x. */
-static __device__ __forceinline__ uint32_t tile_find(const cuda_tiles *tiles, uint32_t kv_heads, uint32_t x)
-{
-    uint32_t low = 0, high = tiles->tile_count;
-    while (high - low > 1) {
-        uint32_t mid = (low + high) / 2;
-        if (tiles->tiles[mid].item_first * kv_heads <= x)
-            low = mid;
-        else
-            high = mid;
-    }
-    return low;
-}
 
 template <int MT> static __global__ void __launch_bounds__(128 * MT, 1) attend(const __grid_constant__ cuda_p_attention p)
 {

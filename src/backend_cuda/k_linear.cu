@@ -4,14 +4,8 @@
  * (cuda_segment_units); a segment is one chain of mma over ascending columns from zero, the segments are added in ascending order.  Here a warp
  * has a segment; k_tall.cu does the same segments one after the other.
  * Grid: (groups of 8 NT rows of x, tiles of 16 weight rows); a block has one warp a segment. */
+#include "backend_cuda/mma.cuh"
 #include "backend_cuda/weight_layout.cuh"
-
-static __device__ __forceinline__ void mma(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 /* What a lane needs of a unit of 8 rows of x: 16 halves in a piece. */
 struct columns {

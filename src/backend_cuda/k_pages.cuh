@@ -1,5 +1,5 @@
 /* backend_cuda/k_pages.cuh - planes of pages on the device: turns, what a slot holds (tensor/kv_codec.c is the meaning), and planes to f16 for
- * attention.  Included by k_pages.cu, which writes them, and k_attention.cu, after tensor/kv_tables.h. */
+ * attention.  Included by k_pages.cu, which writes them, and by the kernels of attention, after tensor/kv_tables.h. */
 #ifndef RH_CUDA_K_PAGES_CUH
 #define RH_CUDA_K_PAGES_CUH
 

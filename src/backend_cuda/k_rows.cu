@@ -32,12 +32,7 @@ static __global__ void __launch_bounds__(1024) scatter(const __grid_constant__ c
     }
 }
 
-/* ---- what linear reads ---- */
-
-static __device__ __forceinline__ uint32_t halves(float a, float b)
-{
-    return layout_bits(__floats2half2_rn(a, b));
-}
+/* ---- sums of a row ---- */
 
 static __device__ __forceinline__ float mean_of(const float *x, uint32_t n, float *shared)
 {
@@ -53,41 +48,6 @@ static __device__ __forceinline__ float squares_of(const float *x, uint32_t n, f
     for (uint32_t c = threadIdx.x; c < n; c += blockDim.x)
         sum = __fmaf_rn(x[c] - mean, x[c] - mean, sum);
     return dev_block_sum(sum, shared) / (float)n;
-}
-
-static __global__ void __launch_bounds__(ROW_THREADS) pack(const __grid_constant__ cuda_p_pack p)
-{
-    dev_begin();
-    extern __shared__ float row[];
-    __shared__ float shared[32];
-    uint32_t r = blockIdx.x, padded = p.units * CUDA_UNIT;
-    const float *x = p.x + (size_t)(r / p.heads) * p.stride + (size_t)(r % p.heads) * p.x_step;
-    for (uint32_t c = threadIdx.x; c < p.tail; c += blockDim.x)
-        p.y[(size_t)(r / p.heads) * p.y_stride + (size_t)(r % p.heads) * p.y_step + p.y_out + c] = x[p.cols + c];
-    float by = p.w ? 1.0f / sqrtf(squares_of(x, p.cols, 0.0f, shared) + p.eps) : 1.0f, most = 0;
-    for (uint32_t c = threadIdx.x; c < padded; c += blockDim.x) {
-        float v = c < p.cols ? x[c] : 0.0f;
-        if (p.w && c < p.cols)
-            v = (v * by) * p.w[c];
-        row[c] = v;
-        v = fabsf(v);
-        most = v > most || v != v ? v : most;
-    }
-    float inverse, up = dev_row_factor(dev_block_max(most, shared), &inverse);
-    __syncthreads();
-    if (threadIdx.x == 0)
-        p.row_scale[r] = inverse;
-    if (p.tall) {
-        uint32_t *to = (uint32_t *)(p.packed + (size_t)r * padded);
-        for (uint32_t c = threadIdx.x; c < padded / 2; c += blockDim.x)
-            to[c] = halves(row[2 * c] * up, row[2 * c + 1] * up);
-        return;
-    }
-    uint32_t *to = (uint32_t *)p.packed + (size_t)(r / 8) * p.units * 256 + (r % 8) * 32;
-    for (uint32_t i = threadIdx.x; i < padded / 2; i += blockDim.x) { /* pair i: unit, lane of the row, chunk, half of the chunk */
-        uint32_t u = i / 32, t = i / 8 % 4, c = i / 2 % 4, at = u * 64 + 16 * c + 2 * t + 8 * (i % 2);
-        to[(size_t)u * 256 + i % 32] = halves(row[at] * up, row[at + 1] * up);
-    }
 }
 
 /* ---- norm, rope, element by element ---- */
@@ -211,5 +171,5 @@ static __global__ void __launch_bounds__(ROW_THREADS) sparsify(const __grid_cons
 }
 
 extern "C" const void *const cuda_kernels_rows[CUDA_K_ROWS_COUNT] = {
-    (const void *)scatter, (const void *)pack, (const void *)norm_rows, (const void *)rope_table, (const void *)rope,
+    (const void *)scatter, (const void *)norm_rows, (const void *)rope_table, (const void *)rope,
     (const void *)wise, (const void *)blend, (const void *)match, (const void *)sparsify};

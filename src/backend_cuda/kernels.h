@@ -92,15 +92,15 @@ struct cuda_p_embed {
 
 /* ---- rows ---- */
 
-struct cuda_p_pack { /* x (normed, if w) to f16 in fragment order or rows, a power of two per row apart */
+struct cuda_p_pack { /* x (normed, if w) to f16 in fragment order or blocks of 128 rows, a power of two per row apart */
     const float *x;
     const float *w;             /* NULL: no norm */
-    float *y;                   /* NULL, or where the normed row goes too */
+    float *y;                   /* where linear_heads's tails go */
     uint16_t *packed;
     float *row_scale;           /* [rows] */
     uint32_t rows, cols, stride, y_stride, units;
     float eps;
-    uint32_t tall;              /* 1: rows of units * 64 halves; 0: fragments of 8 rows */
+    uint32_t tall;              /* 1: blocks of 128 rows, unit by unit; 0: fragments of 8 rows */
     uint32_t heads, x_step;     /* row i is head i % heads of x's row i / heads, x_step apart */
     uint32_t tail, y_step, y_out; /* linear_heads: what lies behind a head of x goes behind y_out elements of y's */
 };
@@ -188,7 +188,12 @@ struct cuda_p_linear {
     uint32_t each;              /* rows of a matrix in the stack; 0: one matrix for all */
     uint32_t x_share, heads, y_step; /* rows of y that read one row of x */
     const uint32_t *ids;
-    uint32_t matrices, pad_;
+    uint32_t matrices;
+    /* one row (k_row.cu): x as it is, normed on the way if norm_w */
+    uint32_t cols;
+    const float *raw, *norm_w;
+    float eps;
+    uint32_t stages;
     uint32_t *failed;
 };
 
@@ -199,7 +204,7 @@ struct cuda_p_probe {
 
 /* ---- entries: what cudaLaunchKernel is given ---- */
 
-enum cuda_rows_kernel { CUDA_K_SCATTER, CUDA_K_PACK, CUDA_K_NORM, CUDA_K_ROPE_TABLE, CUDA_K_ROPE, CUDA_K_WISE, CUDA_K_BLEND, CUDA_K_MATCH,
+enum cuda_rows_kernel { CUDA_K_SCATTER, CUDA_K_NORM, CUDA_K_ROPE_TABLE, CUDA_K_ROPE, CUDA_K_WISE, CUDA_K_BLEND, CUDA_K_MATCH,
                         CUDA_K_SPARSIFY, CUDA_K_ROWS_COUNT };
 enum cuda_wise { CUDA_WISE_GATED, CUDA_WISE_ADD = CUDA_WISE_GATED + ACT_COUNT, CUDA_WISE_SOFTCAP, CUDA_WISE_SCALE, CUDA_WISE_XIELU, CUDA_WISE_SUM, CUDA_WISE_GATHER };
 extern const void *const cuda_kernels_rows[CUDA_K_ROWS_COUNT];
@@ -210,11 +215,17 @@ enum { CUDA_LINEAR_WIDTHS = 4 }; /* 8, 16, 32 rows at a time; one row with a mat
 extern const void *const cuda_kernels_linear[CUDA_KIND_COUNT][CUDA_LINEAR_WIDTHS];
 extern const void *const cuda_kernels_tall[CUDA_KIND_COUNT]; /* 128 rows at a time */
 uint32_t cuda_tall_smem(void);
+enum { CUDA_TALL_THREADS = 384, CUDA_TALL_ROWS = 128, CUDA_TALL_CLUSTER = 2 };
+extern const void *const cuda_kernels_row[CUDA_KIND_COUNT]; /* one row */
+enum { CUDA_ROW_THREADS = 512 };
+uint32_t cuda_row_stages(enum cuda_kind kind, uint32_t units, uint32_t norm, uint32_t *smem); /* and the shared memory with so many */
+enum { CUDA_FEW_WIDTHS = 3, CUDA_FEW_THREADS = 512, CUDA_FEW_WARPS = 16 }; /* 8, 16, 32 rows; clusters of CUDA_SEGMENTS blocks */
+extern const void *const cuda_kernels_few[CUDA_KIND_COUNT][CUDA_FEW_WIDTHS]; /* NULL: not for this kind */
+uint32_t cuda_few_stages(enum cuda_kind kind, uint32_t units, uint32_t rows, uint32_t pair, uint32_t *smem); /* 0: not for these */
+extern const void *const cuda_kernel_pack;
+enum { CUDA_PACK_THREADS = 512 };
 enum cuda_pages_kernel { CUDA_K_KV_WRITE, CUDA_K_KV_CONVERT, CUDA_K_PAGES_COUNT };
 extern const void *const cuda_kernels_pages[CUDA_K_PAGES_COUNT];
-enum cuda_attention_kernel { CUDA_K_TILES, CUDA_K_ATTENTION, CUDA_K_ATTENTION_TALL, CUDA_K_FOLD, CUDA_K_ATTENTION_COUNT };
-extern const void *const cuda_kernels_attention[CUDA_K_ATTENTION_COUNT];
-uint32_t cuda_attention_smem(uint32_t d_k, uint32_t d_v, bool tall);
 enum cuda_state_kernel { CUDA_K_CONV_PRODUCT, CUDA_K_CONV_TAIL, CUDA_K_CONV, CUDA_K_DELTA_CONV, CUDA_K_DELTA, CUDA_K_STATE_COUNT };
 extern const void *const cuda_kernels_state[CUDA_K_STATE_COUNT];
 enum cuda_sample_kernel { CUDA_K_SAMPLE_BLOCKS, CUDA_K_SAMPLE_ROWS, CUDA_K_SAMPLE_COUNT };

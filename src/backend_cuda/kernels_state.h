@@ -72,6 +72,24 @@ struct cuda_p_attention {
     const float *sinks;         /* [heads] or NULL */
 };
 
+struct cuda_p_attend_row { /* attention of spans of one row, and attn_prepare before it */
+    struct cuda_p_attention a;
+    struct cuda_p_kv_write w;
+    uint32_t prepare;           /* 1: w is to be done too; q and k stay as they are */
+    uint32_t early;             /* 1: tiles, spans and pages were there before the kernel ahead began */
+    uint32_t *arrived;          /* [tile][kv head] items done; 0 between launches */
+};
+
+enum cuda_attention_kernel { CUDA_K_TILES, CUDA_K_ATTENTION, CUDA_K_ATTENTION_TALL, CUDA_K_FOLD, CUDA_K_ATTENTION_COUNT };
+extern const void *const cuda_kernels_attention[CUDA_K_ATTENTION_COUNT];
+uint32_t cuda_attention_smem(uint32_t d_k, uint32_t d_v, bool tall);
+extern const void *const cuda_kernel_attend_row; /* spans of one row */
+enum { CUDA_ATTEND_ROW_THREADS = 256, CUDA_ATTEND_ROW_HEAD = 128 };
+uint32_t cuda_attend_row_smem(uint32_t d_k, uint32_t d_v);
+const void *cuda_kernel_attend_tall(uint32_t d_k, uint32_t d_v); /* many rows; NULL: not for these dims */
+enum { CUDA_ATTEND_TALL_THREADS = 256, CUDA_ATTEND_TALL_VECTORS = 128 };
+uint32_t cuda_attend_tall_smem(uint32_t d);
+
 struct cuda_p_state { /* short_conv, delta_net and mamba, all passes */
     float *x;                   /* short_conv: b, c, v;  delta_net: q, k, v;  mamba: x (v), B (k), C (q) */
     float *y, *a, *b;           /* mamba: dt, times */

@@ -38,26 +38,37 @@ template <int BITS, int SCALE, int OFF> struct layout {
     {
         return super_bytes ? units / 4 * four_bytes : units * unit_bytes;
     }
+    /* Pieces that are copied at once: whole fours where these have factors, else about 2 KB. */
+    static constexpr uint32_t piece_units = super_bytes ? 4 : unit_bytes >= 2048 ? 1 : unit_bytes >= 1024 ? 2 : 4;
+    static constexpr uint32_t piece_bytes = piece_units * unit_bytes + super_bytes;
 };
 
-static __device__ __forceinline__ uint4 layout_read16(const uint8_t *p)
-{
-    uint4 v;
-    asm("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-    return v;
-}
-static __device__ __forceinline__ uint2 layout_read8(const uint8_t *p)
-{
-    uint2 v;
-    asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
-    return v;
-}
-static __device__ __forceinline__ uint32_t layout_read4(const uint8_t *p)
-{
-    uint32_t v;
-    asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
-    return v;
-}
+/* Where packed weights are read: in device memory, or in shared memory where a bulk copy put them. */
+struct read_global {
+    static __device__ __forceinline__ uint4 read16(const uint8_t *p)
+    {
+        uint4 v;
+        asm("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+        return v;
+    }
+    static __device__ __forceinline__ uint2 read8(const uint8_t *p)
+    {
+        uint2 v;
+        asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+        return v;
+    }
+    static __device__ __forceinline__ uint32_t read4(const uint8_t *p)
+    {
+        uint32_t v;
+        asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
+        return v;
+    }
+};
+struct read_shared {
+    static __device__ __forceinline__ uint4 read16(const uint8_t *p) { return *reinterpret_cast<const uint4 *>(p); }
+    static __device__ __forceinline__ uint2 read8(const uint8_t *p) { return *reinterpret_cast<const uint2 *>(p); }
+    static __device__ __forceinline__ uint32_t read4(const uint8_t *p) { return *reinterpret_cast<const uint32_t *>(p); }
+};
 
 static __device__ __forceinline__ __half2 layout_half2(uint32_t v)
 {
@@ -72,6 +83,14 @@ static __device__ __forceinline__ __half2 layout_both(uint32_t pair, int which) 
     return layout_half2(__byte_perm(pair, pair, which ? 0x3232 : 0x1010));
 }
 
+/* 1024 twice in f16, which the compiler takes for a variable. */
+static __device__ __forceinline__ uint32_t layout_magic(void)
+{
+    uint32_t v;
+    asm("mov.u32 %0, 0x64006400;" : "=r"(v));
+    return v;
+}
+
 /* One lane's share of a unit: loaded whole, then taken apart chunk by chunk. */
 template <int BITS, int SCALE, int OFF> struct unit {
     uint4 code[BITS == 16 ? 4 : BITS == 8 ? 2 : 1];
@@ -79,32 +98,32 @@ template <int BITS, int SCALE, int OFF> struct unit {
     uint4 scale[SCALE == CUDA_SCALE_FINE ? 2 : 1];
     uint2 super;
 
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t u, uint32_t lane)
+    template <class FROM = read_global> __device__ __forceinline__ void load(const uint8_t *tile, uint32_t u, uint32_t lane)
     {
         using lay = layout<BITS, SCALE, OFF>;
         const uint8_t *p = tile + lay::unit_at(u);
         uint32_t g = lane >> 2;
 #pragma unroll
         for (int i = 0; i < (BITS == 16 ? 4 : BITS == 8 ? 2 : 1); i++)
-            code[i] = layout_read16(p + i * 512 + lane * 16);
+            code[i] = FROM::read16(p + i * 512 + lane * 16);
         if (BITS == 5)
-            high.x = layout_read4(p + 512 + lane * 4);
+            high.x = FROM::read4(p + 512 + lane * 4);
         if (BITS == 6)
-            high = layout_read8(p + 512 + lane * 8);
+            high = FROM::read8(p + 512 + lane * 8);
         const uint8_t *s = p + layout_code_bytes(BITS);
         if (SCALE == CUDA_SCALE_TWO) {
-            scale[0] = layout_read16(s + g * 16);
+            scale[0] = FROM::read16(s + g * 16);
         } else if (SCALE == CUDA_SCALE_FINE) {
-            scale[0] = layout_read16(s + g * 32);
-            scale[1] = layout_read16(s + g * 32 + 16);
+            scale[0] = FROM::read16(s + g * 32);
+            scale[1] = FROM::read16(s + g * 32 + 16);
         } else if (SCALE != CUDA_SCALE_NONE) {
-            uint2 v = layout_read8(s + g * 8);
+            uint2 v = FROM::read8(s + g * 8);
             scale[0].x = v.x, scale[0].y = v.y;
         }
         if (SCALE == CUDA_SCALE_SUPER)
-            super = layout_read8(tile + u / 4 * lay::four_bytes + 4 * lay::unit_bytes + g * 8);
+            super = FROM::read8(tile + u / 4 * lay::four_bytes + 4 * lay::unit_bytes + g * 8);
         if (SCALE == CUDA_SCALE_SIXTEEN)
-            super.x = layout_read4(tile + u / 4 * lay::four_bytes + 4 * lay::unit_bytes + g * 4);
+            super.x = FROM::read4(tile + u / 4 * lay::four_bytes + 4 * lay::unit_bytes + g * 4);
     }
 
     /* Scales and minima of a chunk for both rows of the lane. */
@@ -150,7 +169,12 @@ template <int BITS, int SCALE, int OFF> struct unit {
         }
         uint32_t v = w[c] >> (i >> 1) * 8; /* the pair's nibbles at bits 0 or 4 of each half */
         int p = 4 * c + i;
-        uint32_t bits = v & (i & 1 ? 0x00f000f0u : 0x000f000fu);
+        const uint32_t mask = i & 1 ? 0x00f000f0u : 0x000f000fu;
+        uint32_t bits;
+        if (BITS == 4)
+            asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(bits) : "r"(v), "r"(mask), "r"(layout_magic())); /* one operation: magic is in a register */
+        else
+            bits = (v & mask) | 0x64006400u;
         if (BITS == 5) {
             int to = i & 1 ? 8 : 4;
             bits |= (p < to ? high.x << (to - p) : high.x >> (p - to)) & (i & 1 ? 0x01000100u : 0x00100010u);
@@ -160,7 +184,6 @@ template <int BITS, int SCALE, int OFF> struct unit {
             int to = i & 1 ? 8 : 4, from = 2 * (p & 7);
             bits |= (from < to ? h << (to - from) : h >> (from - to)) & (i & 1 ? 0x03000300u : 0x00300030u);
         }
-        bits |= 0x64006400u;
         if (i & 1)
             return __hfma2(layout_half2(bits), __float2half2_rn(0.0625f), __float2half2_rn(-64.0f - OFF));
         return __hsub2(layout_half2(bits), __float2half2_rn(1024.0f + OFF));

@@ -34,6 +34,15 @@ template <int N> static __device__ __forceinline__ void wgmma_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
+/* Registers of a warpgroup's threads, given up and taken. */
+template <int N> static __device__ __forceinline__ void registers_less(void)
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N> static __device__ __forceinline__ void registers_more(void)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
 static __device__ __forceinline__ uint64_t descriptor(uint32_t at) /* K-major, 128-byte swizzle, 8 rows 1,024 bytes apart */
 {
     return (uint64_t)((at & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;

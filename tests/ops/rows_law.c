@@ -1,14 +1,15 @@
 /* tests/ops/rows_law.c - the first law at the ops: a row of linear is the same bytes whatever rows stand beside it, a row of attention and of
  * recurrent layers whatever spans the step is cut in.
  *
- * usage: ops_rows_law [cuda]        every weight type; 300 rows at once against 1, 3, 8, 9, 17, 40, 70 and 130 of them; every case that has spans */
+ * usage: ops_rows_law [cuda]        every weight type; 300 rows at once against 1, 3, 8, 9, 17, 40, 70 and 130 of them; for a few types 1,300 rows of wide
+ *                                   weights, with a norm before several of them and before a gate; every case that has spans */
 #include "backend_cpu/backend_cpu.h"
 
 #include "other_backend.h"
 #include "random_weight.h"
 #include "row_cases.h"
 
-enum { ALL = 300 };
+enum { ALL = 300, MANY = 1300 };
 
 static size_t compared, wrong;
 
@@ -44,6 +45,52 @@ static void check_kind(struct bench *b, const struct random_kind *kind, uint32_t
     random_weight_free(&src);
 }
 
+/* Norm, two products and a gated pair, of rows [first, first + n): the fused ops. */
+static void run_fused(struct bench *b, struct weight *const w[2], const float *norm, const struct tensor *x, const struct tensor y[3], uint32_t first,
+                      uint32_t n)
+{
+    struct err err = {0};
+    struct op_norm_linear linear = {.x = tensor_rows(*x, first, n), .norm_w = norm, .eps = 1e-5f, .n = 2, .w = {w[0], w[1]},
+                                    .y = {tensor_rows(y[0], first, n), tensor_rows(y[1], first, n)}};
+    struct op_norm_gated gated = {.x = linear.x, .norm_w = norm, .eps = 1e-5f, .gate = w[0], .up = w[1], .act = ACT_SILU, .y = tensor_rows(y[2], first, n)};
+    must(device_backend(b->d)->norm_linear(b->d, &linear), &err);
+    must(device_backend(b->d)->norm_gated(b->d, &gated), &err);
+    bench_wait(b);
+}
+
+static void check_wide(struct bench *b, const struct random_kind *kind, uint32_t rows, uint32_t cols)
+{
+    static const uint32_t cuts[] = {1, 29, 400};
+    struct err err = {0};
+    struct weight_src src[2];
+    struct weight *w[2];
+    struct tensor whole[3], part[3];
+    const struct backend *be = device_backend(b->d);
+    bench_reset(b, rows);
+    for (int i = 0; i < 2; i++) {
+        random_weight(&src[i], kind, rows, cols, 7 + i);
+        must(be->weight_prepare(b->d, &src[i], WEIGHT_LINEAR, &w[i], &err), &err);
+    }
+    struct tensor x = bench_tensor(b, MANY, cols, 1);
+    float *norm = bench_floats(b, cols, 1);
+    for (int i = 0; i < 3; i++)
+        whole[i] = bench_tensor(b, MANY, rows, 1), part[i] = bench_tensor(b, MANY, rows, 1);
+    run_fused(b, w, norm, &x, whole, 0, MANY);
+    for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++) {
+        for (uint32_t at = 0; at < MANY; at += cuts[c])
+            run_fused(b, w, norm, &x, part, at, cuts[c] < MANY - at ? cuts[c] : MANY - at);
+        for (int i = 0; i < 3; i++)
+            for (uint32_t r = 0; r < MANY; r++, compared++)
+                if (memcmp((float *)whole[i].data + (size_t)r * whole[i].stride, (float *)part[i].data + (size_t)r * part[i].stride, rows * sizeof(float)) &&
+                    wrong++ < 20)
+                    printf("wrong: %s [%u][%u], fused %d: row %u differs in steps of %u\n", kind->name, rows, cols, i, r, cuts[c]);
+    }
+    for (int i = 0; i < 2; i++) {
+        be->weight_free(b->d, w[i]);
+        random_weight_free(&src[i]);
+    }
+}
+
 static void check_cuts(struct bench *b)
 {
     size_t n = row_cases(NULL);
@@ -72,7 +119,7 @@ int main(int argc, char **argv)
     bool on_cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
     const struct backend *be = on_cuda ? cuda : &backend_cpu;
     struct device_config cfg = {.n_threads = 2, .level = on_cuda ? "host" : NULL};
-    struct device_reserve reserve = {.rows_max = ALL, .cols_max = 4096, .heads_max = 1, .head_dim_max = 8, .context_max = 256, .logit_rows_max = 1,
+    struct device_reserve reserve = {.rows_max = on_cuda ? MANY : ALL, .cols_max = 4096, .heads_max = 1, .head_dim_max = 8, .context_max = 256, .logit_rows_max = 1,
                                      .vocab_max = 8};
     struct bench b = {0};
     struct err err = {0};
@@ -88,6 +135,9 @@ int main(int argc, char **argv)
         if (!scales)
             check_kind(&b, kinds + i, i % 2 ? 70 : 129, i % 3 == 0 ? 2304 : i % 3 == 1 ? 256 : 1280, 100 + i);
     }
+    for (size_t i = 0; i < n && on_cuda; i++)
+        if (kinds[i].type == DTYPE_Q4_K || kinds[i].type == DTYPE_Q6_K || kinds[i].type == DTYPE_Q8_0 || kinds[i].type == DTYPE_BF16)
+            check_wide(&b, kinds + i, 1100, kinds[i].type == DTYPE_Q8_0 ? 2304 : 1792);
     reserve = row_cases_reserve();
     must(be->reserve(b.d, &reserve, &err), &err);
     check_cuts(&b);

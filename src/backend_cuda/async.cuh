@@ -1,0 +1,73 @@
+/* backend_cuda/async.cuh - bulk copies from global to shared memory, and the barriers that say they have come. */
+#ifndef RH_CUDA_ASYNC_CUH
+#define RH_CUDA_ASYNC_CUH
+
+#include <stdint.h>
+
+static __device__ __forceinline__ uint32_t shared_at(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+static __device__ __forceinline__ void bar_init(uint32_t bar, uint32_t arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
+}
+/* Behind all bar_init of a thread: others and the copy engine see them after the next barrier. */
+static __device__ __forceinline__ void bar_init_end(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+/* One arrival, and so many bytes are to come in this phase. */
+static __device__ __forceinline__ void bar_expect(uint32_t bar, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+static __device__ __forceinline__ void bar_wait(uint32_t bar, uint32_t parity)
+{
+    asm volatile("{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra AGAIN;\nDONE:\n}" ::"r"(bar),
+                 "r"(parity)
+                 : "memory");
+}
+/* An arrival of the lanes that say so; no branch. */
+static __device__ __forceinline__ void bar_arrive_if(uint32_t bar, bool mine)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(bar), "r"((uint32_t)mine) : "memory");
+}
+/* The same at the barrier of the same place in a block of the cluster.  It orders no data but what bulk copies bring and products read: a release towards the
+ * cluster would wait for all stores, each time. */
+static __device__ __forceinline__ void bar_arrive_in(uint32_t bar, uint32_t block, bool mine)
+{
+    asm volatile("{\n.reg .b32 there;\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "@p mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(bar), "r"(block), "r"((uint32_t)mine)
+                 : "memory");
+}
+static __device__ __forceinline__ void cluster_sync(void)
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+static __device__ __forceinline__ uint32_t cluster_rank(void)
+{
+    uint32_t r;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+    return r;
+}
+/* Bytes, both ends and the count multiples of 16, counted at `bar`. */
+static __device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, uint32_t bytes, uint32_t bar)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(bar)
+                 : "memory");
+}
+/* The same to the same place of every block in `blocks`, counted at each one's barrier. */
+static __device__ __forceinline__ void bulk_copy_all(uint32_t to, const void *from, uint32_t bytes, uint32_t bar, uint16_t blocks)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(to), "l"(from),
+                 "r"(bytes), "r"(bar), "h"(blocks)
+                 : "memory");
+}
+static __device__ __forceinline__ void some_sync(uint32_t id, uint32_t threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+#endif

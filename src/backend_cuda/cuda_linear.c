@@ -1,0 +1,210 @@
+/* backend_cuda/cuda_linear.c - linear in its forms: one row, up to 32 rows, 128 rows at a time, a matrix for each row.
+ *
+ * One row goes to its kernel as it is; for the others x is packed first, in fragments of 8 rows or blocks of 128. */
+#include "backend_cuda/cuda_int.h"
+
+enum { TALL_ROWS = 48 /* from here on 128 rows at a time */, FEW_ROWS = 32 };
+enum form { FORM_NONE, FORM_ROW, FORM_FRAGMENTS, FORM_TALL };
+
+/* x of an op, and how it lies packed */
+struct input {
+    const struct tensor *x;
+    const float *norm_w; /* NULL: no norm before */
+    float eps;
+    enum form packed;
+};
+
+static uint32_t blocks(uint64_t n, uint32_t per)
+{
+    return (uint32_t)((n + per - 1) / per);
+}
+
+/* x, normed when there is a norm, to what linear reads. */
+static int pack(struct device *d, const struct input *in, bool tall)
+{
+    const struct tensor *x = in->x;
+    uint32_t units = cuda_units(x->cols), whole = tall ? CUDA_TALL_ROWS : 8;
+    if ((uint64_t)blocks(x->rows, whole) * whole * units * CUDA_UNIT * sizeof *d->packed > d->packed_bytes || x->rows > d->packed_rows)
+        return ERR_INTERNAL;
+    struct cuda_p_pack p = {.x = x->data, .w = in->norm_w, .packed = d->packed, .row_scale = d->packed_scale, .rows = x->rows, .cols = x->cols,
+                            .stride = x->stride, .units = units, .eps = in->eps, .tall = tall, .heads = 1};
+    return cuda_launch(d, cuda_kernel_pack, x->rows, 1, 1, CUDA_PACK_THREADS, units * CUDA_UNIT * sizeof(float), &p, sizeof p);
+}
+
+static void part_set(struct cuda_p_linear *p, const struct weight *w, const float *bias, const struct tensor *y)
+{
+    struct cuda_linear_part *part = &p->part[p->part_count++];
+    *part = (struct cuda_linear_part){.planes = w->planes, .row_scale = w->row_scale, .bias = bias, .y = y->data, .rows = w->head.rows,
+                                      .tile_first = p->tiles, .y_stride = y->stride};
+    p->tile_bytes = w->tile_bytes;
+    p->units = w->units;
+    p->tiles += w->tiles;
+}
+
+static int row_launch(struct device *d, enum cuda_kind kind, struct cuda_p_linear *p, const struct input *in, uint32_t smem)
+{
+    uint32_t tiles = p->pair ? p->tiles / 2 : p->tiles;
+    p->raw = in->x->data, p->norm_w = in->norm_w, p->eps = in->eps, p->cols = in->x->cols;
+    return cuda_launch(d, cuda_kernels_row[kind], tiles < d->workers ? tiles : d->workers, 1, 1, CUDA_ROW_THREADS, smem, p, sizeof *p);
+}
+
+static int tall_launch(struct device *d, enum cuda_kind kind, const struct cuda_p_linear *p)
+{
+    uint32_t pairs = blocks(p->pair ? blocks(p->tiles / 2, 4) : blocks(p->tiles, 8), CUDA_TALL_CLUSTER);
+    uint64_t all = (uint64_t)pairs * blocks(p->rows, CUDA_TALL_ROWS), most = d->workers / CUDA_TALL_CLUSTER;
+    return cuda_launch(d, cuda_kernels_tall[kind], (uint32_t)(all < most ? all : most) * CUDA_TALL_CLUSTER, 1, 1, CUDA_TALL_THREADS, cuda_tall_smem(), p,
+                       sizeof *p);
+}
+
+static int few_launch(struct device *d, enum cuda_kind kind, struct cuda_p_linear *p, uint32_t smem)
+{
+    uint32_t width = p->rows <= 8 ? 0 : p->rows <= 16 ? 1 : 2, all = blocks(p->pair ? p->tiles / 2 : p->tiles, CUDA_FEW_WARPS);
+    return cuda_launch(d, cuda_kernels_few[kind][width], (all < d->clusters ? all : d->clusters) * CUDA_SEGMENTS, 1, 1, CUDA_FEW_THREADS, smem, p, sizeof *p);
+}
+
+static int fragments_launch(struct device *d, enum cuda_kind kind, const struct cuda_p_linear *p)
+{
+    uint32_t width = p->rows <= 8 ? 0 : p->rows <= 16 ? 1 : 2, at_once = 8u << width;
+    uint32_t segments = blocks(p->units, cuda_segment_units(p->units));
+    uint32_t smem = segments * CUDA_TILE * at_once * sizeof(float) * (p->pair ? 2 : 1);
+    return cuda_launch(d, cuda_kernels_linear[kind][width], blocks(p->rows, at_once), p->pair ? p->tiles / 2 : p->tiles, 1, 32 * segments, smem, p,
+                       sizeof *p);
+}
+
+static int linear_launch(struct device *d, enum cuda_kind kind, struct cuda_p_linear *p, struct input *in)
+{
+    uint32_t smem = 0;
+    p->stages = cuda_row_stages(kind, p->units, in->norm_w != NULL, &smem);
+    if (d->wgmma && p->rows == 1 && smem <= d->smem_max)
+        return row_launch(d, kind, p, in, smem);
+    enum form form = d->wgmma && p->rows >= TALL_ROWS && cuda_kernels_tall[kind] ? FORM_TALL : FORM_FRAGMENTS;
+    int rc = in->packed == form ? 0 : pack(d, in, form == FORM_TALL);
+    in->packed = form;
+    p->x = d->packed;
+    p->x_scale = d->packed_scale;
+    if (rc || form == FORM_TALL)
+        return rc ? rc : tall_launch(d, kind, p);
+    p->stages = p->rows <= FEW_ROWS && cuda_kernels_few[kind][0] && d->clusters ? cuda_few_stages(kind, p->units, p->rows, p->pair, &smem) : 0;
+    return p->stages ? few_launch(d, kind, p, smem) : fragments_launch(d, kind, p);
+}
+
+int cuda_op_linear(struct device *d, const struct op_linear *op)
+{
+    struct cuda_p_linear p = {.rows = op->x.rows, .alpha = op->alpha, .add = op->add};
+    struct input in = {.x = &op->x};
+    if (!op->w->planes)
+        return ERR_INTERNAL;
+    part_set(&p, op->w, op->bias, &op->y);
+    return linear_launch(d, op->w->kind, &p, &in);
+}
+
+/* Weights of one kind share a launch. */
+int cuda_op_norm_linear(struct device *d, const struct op_norm_linear *op)
+{
+    bool done[NORM_INPUT_MAX] = {false};
+    struct input in = {.x = &op->x, .norm_w = op->norm_w, .eps = op->eps};
+    int rc = 0;
+    for (uint32_t i = 0; i < op->n && rc == 0; i++) {
+        struct cuda_p_linear p = {.rows = op->x.rows, .alpha = 1};
+        for (uint32_t j = i; j < op->n; j++)
+            if (!done[j] && op->w[j]->kind == op->w[i]->kind) {
+                done[j] = true;
+                part_set(&p, op->w[j], op->bias[j], &op->y[j]);
+            }
+        rc = p.part_count ? linear_launch(d, op->w[i]->kind, &p, &in) : 0;
+    }
+    return rc;
+}
+
+int cuda_op_norm_gated(struct device *d, const struct op_norm_gated *op)
+{
+    struct cuda_p_linear p = {.rows = op->x.rows, .alpha = 1, .act = op->act};
+    struct input in = {.x = &op->x, .norm_w = op->norm_w, .eps = op->eps};
+    if (op->gate->kind == op->up->kind) {
+        part_set(&p, op->gate, NULL, &op->y);
+        part_set(&p, op->up, NULL, &op->y);
+        p.part[1].tile_first = 0;
+        p.pair = 1;
+        return linear_launch(d, op->gate->kind, &p, &in);
+    }
+    struct cuda_p_linear up = p;
+    part_set(&p, op->gate, NULL, &op->scratch_gate);
+    part_set(&up, op->up, NULL, &op->scratch_up);
+    int rc = linear_launch(d, op->gate->kind, &p, &in);
+    rc = rc ? rc : linear_launch(d, op->up->kind, &up, &in);
+    struct op_gated gated = {.gate = op->scratch_gate, .up = op->scratch_up, .y = op->y, .act = op->act};
+    return rc ? rc : cuda_op_gated(d, &gated);
+}
+
+/* ---- a matrix for each row ---- */
+
+static int own_launch(struct device *d, enum cuda_kind kind, struct cuda_p_linear *p)
+{
+    uint32_t segments = blocks(p->units, cuda_segment_units(p->units)), tiles = blocks(p->each, CUDA_TILE) + (p->each % CUDA_TILE != 0);
+    p->x = d->packed;
+    p->x_scale = d->packed_scale;
+    p->failed = d->failed;
+    return cuda_launch(d, cuda_kernels_linear[kind][3], p->rows, tiles, 1, 32 * segments, segments * CUDA_TILE * sizeof(float) * (p->pair ? 2 : 1), p,
+                       sizeof *p);
+}
+
+static struct cuda_p_linear own_params(const struct tensor *x, const struct tensor *y, const struct weight *w, const uint32_t *ids)
+{
+    return (struct cuda_p_linear){.rows = y->rows, .alpha = 1, .each = w->head.rows, .x_share = y->rows / x->rows, .heads = 1, .ids = ids,
+                                  .matrices = w->head.n_experts};
+}
+
+int cuda_op_expert_linear(struct device *d, const struct op_expert_linear *op)
+{
+    struct cuda_p_linear p = own_params(&op->x, &op->y, op->w, op->ids);
+    struct input in = {.x = &op->x};
+    int rc = pack(d, &in, false);
+    part_set(&p, op->w, op->bias, &op->y);
+    return rc ? rc : own_launch(d, op->w->kind, &p);
+}
+
+int cuda_op_expert_gated(struct device *d, const struct op_expert_gated *op)
+{
+    struct cuda_p_linear p = own_params(&op->x, &op->y, op->gate, op->ids), up = p;
+    struct input in = {.x = &op->x};
+    int rc = pack(d, &in, false);
+    if (rc)
+        return rc;
+    if (op->gate->kind == op->up->kind) {
+        part_set(&p, op->gate, op->gate_bias, &op->y);
+        part_set(&p, op->up, op->up_bias, &op->y);
+        p.pair = 1;
+        p.act = op->act;
+        return own_launch(d, op->gate->kind, &p);
+    }
+    part_set(&p, op->gate, op->gate_bias, &op->scratch_gate);
+    part_set(&up, op->up, op->up_bias, &op->scratch_up);
+    rc = own_launch(d, op->gate->kind, &p);
+    if (rc == 0)
+        rc = own_launch(d, op->up->kind, &up);
+    struct op_gated gated = {.gate = op->scratch_gate, .up = op->scratch_up, .y = op->y, .act = op->act};
+    return rc ? rc : cuda_op_gated(d, &gated);
+}
+
+/* As many rows at a time as the packed activations have room for. */
+int cuda_op_linear_heads(struct device *d, const struct op_linear_heads *op)
+{
+    uint32_t in = op->w->head.cols, out = op->w->head.rows / op->n_heads, units = cuda_units(in);
+    uint64_t fit = d->packed_bytes / (units * CUDA_UNIT * sizeof *d->packed) / 8 * 8;
+    fit = (fit < d->packed_rows ? fit : d->packed_rows) / op->n_heads;
+    int rc = fit ? 0 : ERR_INTERNAL;
+    for (uint32_t first = 0; first < op->x.rows && rc == 0; first += (uint32_t)fit) {
+        uint32_t n = op->x.rows - first < fit ? op->x.rows - first : (uint32_t)fit;
+        struct tensor x = tensor_rows(op->x, first, n), y = tensor_rows(op->y, first, n);
+        struct cuda_p_pack pack_p = {.x = x.data, .y = y.data, .packed = d->packed, .row_scale = d->packed_scale, .rows = n * op->n_heads,
+                                     .cols = in, .stride = x.stride, .y_stride = y.stride, .units = units, .heads = op->n_heads,
+                                     .x_step = in + op->tail, .tail = op->tail, .y_step = out + op->tail, .y_out = out};
+        struct cuda_p_linear p = {.rows = n * op->n_heads, .alpha = 1, .each = out, .x_share = 1, .heads = op->n_heads,
+                                  .y_step = out + op->tail, .matrices = op->n_heads};
+        part_set(&p, op->w, NULL, &y);
+        rc = cuda_launch(d, cuda_kernel_pack, pack_p.rows, 1, 1, CUDA_PACK_THREADS, units * CUDA_UNIT * sizeof(float), &pack_p, sizeof pack_p);
+        if (rc == 0)
+            rc = own_launch(d, op->w->kind, &p);
+    }
+    return rc;
+}
