@@ -2,6 +2,7 @@
 its build folder."""
 import base64
 import json
+import pty
 import math
 import os
 import re
@@ -161,6 +162,27 @@ def test_chat(tmp_path):
     marked = json.loads(run("render", LLAMA, "--messages", messages, "--boundaries").stdout)
     assert marked["text"] == text and all(0 < b <= len(text) for b in marked["boundaries"])
     assert not run("render", LLAMA, "--messages", messages, "--no-generation-prompt").stdout.endswith(b"<|assistant|>")
+
+
+@pytest.mark.parametrize("lang", [{"LANG": "C.UTF-8"}, {}])
+def test_typed_characters_past_ascii_reach_the_model(tmp_path, lang):
+    saved = tmp_path / "s.json"
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.execve(PROGRAM, [PROGRAM, "run", LLAMA, "--max-tokens", "2"], {"HOME": str(tmp_path), "TERM": "xterm", "PATH": os.environ["PATH"], **lang})
+    try:
+        for text in ("Gr\u00fc\u00dfe \u65e5\u672c\r", f"/save {saved}\r"):
+            time.sleep(1)
+            os.write(fd, text.encode())
+        end = time.monotonic() + 30
+        while not saved.exists() and time.monotonic() < end:
+            time.sleep(0.1)
+        time.sleep(0.2)
+        assert json.loads(saved.read_text())[0]["content"] == "Gr\u00fc\u00dfe \u65e5\u672c"
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(fd)
 
 
 def test_output_formats(tmp_path):

@@ -5,6 +5,8 @@
 
 #include <errno.h>
 #include <histedit.h>
+#include <langinfo.h>
+#include <locale.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,6 +77,9 @@ static unsigned char on_paste(EditLine *el, int ch)
 static int open_editor(struct line_editor *l)
 {
     HistEvent ev;
+    /* characters are the terminal's: without a locale of UTF-8 the editor drops every byte past ASCII */
+    if (!setlocale(LC_CTYPE, "") || strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
+        setlocale(LC_CTYPE, "C.UTF-8");
     l->el = el_init("rhapsode", stdin, stdout, stderr);
     l->history = history_init();
     if (!l->el || !l->history)
