@@ -144,7 +144,7 @@ static int extend(struct draft_pool *p, struct draft *d, uint32_t rows)
     return rc;
 }
 
-/* Of no use for now: what it holds is given back, and computed anew when there is room. */
+/* Gives all its pages back; its rows are computed again once there is room. */
 static void start_over(struct draft_pool *p, struct draft *d)
 {
     kv_rewind(p->kv, d->kv, 0, NULL);
