@@ -419,7 +419,7 @@ USAGE = [
     ["generate", LLAMA, "--ids", "1,x"], ["generate", LLAMA, "--ids", ""], ["generate", LLAMA, "--ids", "-1"], ["generate", LLAMA, "--ids", "99999999999"],
     ["generate", LLAMA, "--prompt", "x", "--temp", "hot"], ["generate", LLAMA, "--prompt", "x", "--temp", "-1"],
     ["generate", LLAMA, "--prompt", "x", "--temp", "nan"], ["generate", LLAMA, "--prompt", "x", "--top-k", "1.5"],
-    ["generate", LLAMA, "--prompt", "x", "--max-tokens", "1e3"], ["generate", LLAMA, "--prompt", "x", "--seed", "-1"],
+    ["generate", LLAMA, "--prompt", "x", "--max-tokens", "1e3"], ["generate", LLAMA, "--prompt", "x", "--max-tokens", "0"], ["generate", LLAMA, "--prompt", "x", "--seed", "-1"],
     ["generate", LLAMA, "--prompt", "x", "--top-logprobs", "129"], ["generate", LLAMA, "--prompt", "x", "--logit-bias", "5"],
     ["generate", LLAMA, "--prompt", "x", "--stop-id", "x"], ["generate", LLAMA, "--prompt"], ["generate", LLAMA, "extra", "--prompt", "x"],
     ["generate", LLAMA, "--prompt", "x", "--threads", "0"], ["generate", LLAMA, "--prompt", "x", "--ignore-eos=yes"],

@@ -41,7 +41,7 @@
     X(CHAT, STR, chat, "chat", 0, "", G_INPUT, 0, 0, "FILE", "chat messages (JSON): the template is applied")                             \
     /* request */                                                                                                                         \
     X(MAX_TOKENS, I64, max_tokens, "max-tokens", 0, "n-predict", G_REQUEST, -1, 4294967295.0, "N",                                        \
-      "most tokens to generate; -1: as far as it goes")                                                                                   \
+      "most tokens to generate, at least 1; -1: as far as it goes")                                                                      \
     X(SEED, U64, seed, "seed", 's', "", G_REQUEST, 0, 18446744073709551615.0, "N", "seed of the sampling noise; default: drawn")          \
     X(CHOICES, U32, choices, "choices", 0, "", G_REQUEST, 1, 128, "N", "answers to one prompt")                                           \
     X(ALLOW_IDS, STR, allow_ids, "allow-ids", 0, "", G_INPUT, 0, 0, "1,2,3", "the only token ids that may be chosen")                       \
