@@ -34,7 +34,9 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
         rope->kind = ROPE_LLAMA3;
         rope->factor = 8.0, rope->low_freq = 1.0, rope->high_freq = 4.0, rope->original = 8192;
     }
+    static const struct config_fact norms = {"qk_norm", NULL, 1.0};
     int rc = config_read_common(hp, cfg, err);
+    rc = rc != 0 ? rc : config_check_facts(cfg, &norms, 1, err);
     return rc != 0 ? rc : config_read_rope(hp, 0, cfg, NULL, err);
 }
 
@@ -100,8 +102,9 @@ static int apertus_layer(struct model *m, uint32_t layer, struct err *err)
 }
 
 static const char *const model_types[] = {"apertus", NULL};
+static const char *const config_keys[] = {"qk_norm", NULL};
 
 const struct arch arch_apertus = {
-    .name = "apertus", .gguf = "apertus", .model_types = model_types, .read_config = read_config,
+    .name = "apertus", .gguf = "apertus", .model_types = model_types, .config_keys = config_keys, .read_config = read_config,
     .read_metadata = read_metadata, .binds = binds, .bind_count = sizeof binds / sizeof binds[0], .layer = apertus_layer,
     .bound = numbers_ready};

@@ -52,6 +52,10 @@ struct arch {
 ARCH_LIST(ARCH_EXTERN)
 #undef ARCH_EXTERN
 
+/* models.c: which architecture, and its hyper-parameters, complete and checked */
+int hparams_of_gguf(const struct gguf *gguf, const struct arch **arch, struct hparams *hp, struct err *err);
+int hparams_of_config(yyjson_val *config, const struct arch **arch, struct hparams *hp, struct err *err);
+
 /* ---- reading config.json (config.c) ---- */
 
 struct config_reader {
@@ -62,12 +66,20 @@ struct config_reader {
 
 /* Sizes, norms, activation, biases, tying.  hp holds the architecture's defaults. */
 int config_read_common(struct hparams *hp, const struct config_reader *cfg, struct err *err);
+/* A key that is true or false into `flags` of hp; one that is absent changes nothing. */
+int config_read_flag(struct hparams *hp, const struct config_reader *cfg, const char *key, uint32_t flags, struct err *err);
 /* rope_parameters, or rope_theta with rope_scaling, into `set`; `part` names a layer type inside rope_parameters or is NULL. */
 int config_read_rope(struct hparams *hp, uint32_t set, const struct config_reader *cfg, const char *part, struct err *err);
 /* layer_types -> hp->sliding and hp->recurrent; `known` false when the key is absent. */
 int config_read_layer_types(struct hparams *hp, const struct config_reader *cfg, bool *known, struct err *err);
 /* Every key known by name? */
 int config_check_keys(const struct config_reader *cfg, const struct arch *arch, struct err *err);
+/* What an architecture has one of, and files may spell out: another value is an error that names the key, none says nothing. */
+struct config_fact {
+    const char *key, *text; /* NULL: a number, true is 1 */
+    double number;
+};
+int config_check_facts(const struct config_reader *cfg, const struct config_fact *facts, size_t count, struct err *err);
 
 /* ---- reading GGUF metadata (metadata.c) ---- */
 

@@ -22,32 +22,10 @@ static void full_without_rope(struct hparams *hp)
     }
 }
 
-/* Facts of the architecture that older configs spell out. */
-static int check_facts(const struct config_reader *cfg, struct err *err)
-{
-    static const struct {
-        const char *key, *value;
-    } names[] = {{"position_embedding_type", "rope_gptj"}, {"order_of_interleaved_layers", "local_attn_first"}};
-    static const char *const flags[] = {"use_parallel_block", "use_gated_activation", "use_embedding_sharing"};
-    float share = 1.0f;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        struct str v = str_of(names[i].value);
-        int rc = json_get_str(cfg->root, names[i].key, &v, cfg->where, err);
-        if (rc != 0 || !str_is(v, names[i].value)) {
-            return rc != 0 ? rc : err_set(err, ERR_UNSUPPORTED, "%s: %s '%.*s': expected '%s'", cfg->where, names[i].key, STR_ARG(v),
-                                          names[i].value);
-        }
-    }
-    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
-        bool on = true;
-        int rc = json_get_bool(cfg->root, flags[i], &on, cfg->where, err);
-        if (rc != 0 || !on) {
-            return rc != 0 ? rc : err_set(err, ERR_UNSUPPORTED, "%s: %s false is not supported", cfg->where, flags[i]);
-        }
-    }
-    int rc = json_get_f32(cfg->root, "rotary_pct", &share, cfg->where, err);
-    return rc != 0 || share == 1.0f ? rc : err_set(err, ERR_UNSUPPORTED, "%s: rotary_pct %g: expected 1", cfg->where, (double)share);
-}
+/* of the architecture, which older configs spell out */
+static const struct config_fact facts[] = {
+    {"position_embedding_type", "rope_gptj", 0.0}, {"order_of_interleaved_layers", "local_attn_first", 0.0}, {"use_parallel_block", NULL, 1.0},
+    {"use_gated_activation", NULL, 1.0}, {"use_embedding_sharing", NULL, 1.0}, {"rotary_pct", NULL, 1.0}};
 
 static int read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
 {
@@ -59,7 +37,7 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
     int rc = config_read_common(hp, cfg, err);
     hp->head_dim = hp->heads != 0 ? hp->hidden / hp->heads : 0; /* whatever head_dim says */
     if (rc == 0) {
-        rc = check_facts(cfg, err);
+        rc = config_check_facts(cfg, facts, sizeof facts / sizeof facts[0], err);
     }
     if (rc == 0) {
         rc = json_get_f32(cfg->root, "layer_norm_eps", &hp->eps, cfg->where, err);

@@ -1,8 +1,10 @@
 /* models/config.c - config.json -> hparams.
  *
  * Every key is known: one that is read, or one on the list of those that change no arithmetic of a forward.  Another key is an
- * error that names it, unless its value is null or false. */
+ * error that names it, unless its value is null, false or empty. */
 #include "models/arch.h"
+
+#include <stdio.h>
 
 /* read below, whatever the architecture */
 static const char *const keys_common[] = {
@@ -13,15 +15,19 @@ static const char *const keys_common[] = {
 /* change nothing a forward computes (training, generation, bookkeeping); quantization is the file format's matter */
 static const char *const keys_harmless[] = {
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_from_model_config", "_name_or_path",
-    "architectures", "attention_dropout", "attn_pdrop", "auto_map", "bad_words_ids", "begin_suppress_tokens", "boi_token_index",
-    "bos_token_id", "cache_implementation", "chunk_size_feed_forward", "custom_pipelines", "decoder_start_token_id",
-    "do_sample", "dtype", "embd_pdrop", "eoi_token_index", "eos_token_id", "finetuning_task", "hidden_dropout", "id2label",
-    "image_token_index", "initializer_range", "is_llama_config", "label2id", "max_length", "mm_tokens_per_image",
-    "num_return_sequences", "output_attentions", "output_hidden_states", "pad_token_id", "pretraining_tp", "problem_type",
-    "quantization", "quantization_config", "resid_pdrop", "return_dict", "router_jitter_noise", "sep_token_id",
-    "task_specific_params", "temperature", "text_config", "tokenizer_class", "top_k", "top_p", "torch_dtype",
-    "transformers.js_config", "transformers_version", "unk_token_id", "unsloth_fixed", "unsloth_version", "use_cache",
+    "architectures", "attention_dropout", "attn_implementation", "attn_pdrop", "auto_map", "bad_words_ids", "begin_suppress_tokens",
+    "boi_token_index", "bos_token_id", "cache_implementation", "chunk_size_feed_forward", "custom_pipelines", "decoder_start_token_id",
+    "diversity_penalty", "do_sample", "dtype", "embd_pdrop", "encoder_no_repeat_ngram_size", "eoi_token_index", "eos_token_id",
+    "finetuning_task", "hidden_dropout", "id2label", "image_token_index", "initializer_range", "is_llama_config", "label2id",
+    "length_penalty", "max_length", "min_length", "mm_tokens_per_image", "model_name", "no_repeat_ngram_size", "num_beam_groups",
+    "num_beams", "num_return_sequences", "output_attentions", "output_hidden_states", "pad_token_id", "prefix", "pretraining_tp",
+    "problem_type", "quantization", "quantization_config", "repetition_penalty", "resid_pdrop", "return_dict", "router_jitter_noise",
+    "sep_token_id", "task_specific_params", "temperature", "text_config", "tokenizer_class", "top_k", "top_p", "torch_dtype",
+    "transformers.js_config", "transformers_version", "typical_p", "unk_token_id", "unsloth_fixed", "unsloth_version", "use_cache",
     "vision_config", NULL};
+/* of an object around a text model's: how pictures become embeddings */
+static const char *const keys_around[] = {
+    "multimodal_projector_bias", "projector_hidden_act", "spatial_merge_size", "vision_feature_layer", NULL};
 
 static bool listed(const char *const *list, struct str key)
 {
@@ -33,15 +39,21 @@ static bool listed(const char *const *list, struct str key)
     return false;
 }
 
-static int check_object(yyjson_val *obj, const struct arch *arch, const char *where, struct err *err)
+static bool says_nothing(yyjson_val *v)
+{
+    bool list = yyjson_is_arr(v) || yyjson_is_obj(v);
+    return yyjson_is_null(v) || yyjson_is_false(v) || (list && yyjson_get_len(v) == 0);
+}
+
+static int check_object(yyjson_val *obj, const struct arch *arch, const char *const *more, const char *where, struct err *err)
 {
     yyjson_obj_iter it;
     yyjson_obj_iter_init(obj, &it);
     for (yyjson_val *k = yyjson_obj_iter_next(&it); k != NULL; k = yyjson_obj_iter_next(&it)) {
         yyjson_val *v = yyjson_obj_iter_get_val(k);
         struct str key = json_str(k);
-        if (listed(keys_common, key) || listed(keys_harmless, key) || listed(arch->config_keys, key) || yyjson_is_null(v) ||
-            yyjson_is_false(v)) {
+        if (listed(keys_common, key) || listed(keys_harmless, key) || listed(arch->config_keys, key) || listed(more, key) ||
+            says_nothing(v)) {
             continue;
         }
         return err_set(err, ERR_UNSUPPORTED, "%s: '%.*s' is not known for %s and might change what the model computes", where,
@@ -52,9 +64,51 @@ static int check_object(yyjson_val *obj, const struct arch *arch, const char *wh
 
 int config_check_keys(const struct config_reader *cfg, const struct arch *arch, struct err *err)
 {
-    int rc = check_object(cfg->root, arch, cfg->where, err);
+    int rc = check_object(cfg->root, arch, NULL, cfg->where, err);
     if (rc == 0 && cfg->outer != cfg->root) {
-        rc = check_object(cfg->outer, arch, cfg->where, err);
+        rc = check_object(cfg->outer, arch, keys_around, cfg->where, err);
+    }
+    return rc;
+}
+
+static void fact_text(yyjson_val *v, char *out, size_t n)
+{
+    struct str text = json_str(v);
+    if (text.p != NULL) {
+        snprintf(out, n, "'%.*s'", text.n < 40 ? (int)text.n : 40, text.p);
+    } else if (yyjson_is_num(v)) {
+        snprintf(out, n, "%g", yyjson_get_num(v));
+    } else {
+        snprintf(out, n, "%s", yyjson_is_true(v) ? "true" : yyjson_is_false(v) ? "false" : json_type_name(v));
+    }
+}
+
+static int check_fact(const struct config_reader *cfg, const struct config_fact *fact, struct err *err)
+{
+    yyjson_val *v = yyjson_obj_get(cfg->root, fact->key);
+    double number = yyjson_is_bool(v) ? (yyjson_is_true(v) ? 1.0 : 0.0) : yyjson_get_num(v);
+    bool same = fact->text != NULL ? yyjson_is_str(v) && str_is(json_str(v), fact->text)
+                                   : (yyjson_is_num(v) || yyjson_is_bool(v)) && number == fact->number;
+    if (v == NULL || yyjson_is_null(v) || same) {
+        return 0;
+    }
+    char got[64], want[64];
+    fact_text(v, got, sizeof got);
+    if (fact->text != NULL) {
+        snprintf(want, sizeof want, "'%s'", fact->text);
+    } else if (yyjson_is_bool(v)) {
+        snprintf(want, sizeof want, "%s", fact->number != 0.0 ? "true" : "false");
+    } else {
+        snprintf(want, sizeof want, "%g", fact->number);
+    }
+    return err_set(err, ERR_UNSUPPORTED, "%s: %s %s is not supported: expected %s", cfg->where, fact->key, got, want);
+}
+
+int config_check_facts(const struct config_reader *cfg, const struct config_fact *facts, size_t count, struct err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        rc = check_fact(cfg, facts + i, err);
     }
     return rc;
 }
@@ -86,7 +140,7 @@ static int read_act(struct hparams *hp, const struct config_reader *cfg, struct 
     return err_set(err, ERR_UNSUPPORTED, "%s: hidden_act '%.*s' is not supported", cfg->where, STR_ARG(name));
 }
 
-static int read_flag(struct hparams *hp, const struct config_reader *cfg, const char *key, uint32_t flags, struct err *err)
+int config_read_flag(struct hparams *hp, const struct config_reader *cfg, const char *key, uint32_t flags, struct err *err)
 {
     bool on = (hp->flags & flags) == flags;
     int rc = json_get_bool(cfg->root, key, &on, cfg->where, err);
@@ -138,17 +192,17 @@ int config_read_common(struct hparams *hp, const struct config_reader *cfg, stru
         rc = read_act(hp, cfg, err);
     }
     if (rc == 0) {
-        rc = read_flag(hp, cfg, "tie_word_embeddings", HP_TIED, err);
+        rc = config_read_flag(hp, cfg, "tie_word_embeddings", HP_TIED, err);
     }
     if (rc == 0 && cfg->outer != cfg->root) {
         struct config_reader outer = {cfg->outer, cfg->outer, cfg->where};
-        rc = read_flag(hp, &outer, "tie_word_embeddings", HP_TIED, err);
+        rc = config_read_flag(hp, &outer, "tie_word_embeddings", HP_TIED, err);
     }
     if (rc == 0) {
-        rc = read_flag(hp, cfg, "attention_bias", HP_QKV_BIAS | HP_O_BIAS, err);
+        rc = config_read_flag(hp, cfg, "attention_bias", HP_QKV_BIAS | HP_O_BIAS, err);
     }
     if (rc == 0) {
-        rc = read_flag(hp, cfg, "mlp_bias", HP_MLP_BIAS, err);
+        rc = config_read_flag(hp, cfg, "mlp_bias", HP_MLP_BIAS, err);
     }
     return rc;
 }

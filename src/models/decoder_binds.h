@@ -37,6 +37,11 @@
      .when = HP_ROPE_FREQS},                                                                                                     \
     {.kind = BIND_IGNORED, .hf = "rotary_emb.inv_freq"}
 
+/* parts for pictures and sound of a model around this one, as transformers and as MLX names them */
+#define BINDS_PICTURES                                                                                                           \
+    {.kind = BIND_IGNORED, .hf = "vision_tower."}, {.kind = BIND_IGNORED, .hf = "model.vision_tower."},                          \
+    {.kind = BIND_IGNORED, .hf = "multi_modal_projector."}, {.kind = BIND_IGNORED, .hf = "model.multi_modal_projector."}
+
 #define BINDS_QKV                                                                                                                \
     BIND_MATRIX(W_Q, "attn_q", "self_attn.q_proj", DIM_Q, DIM_HIDDEN, SPLIT_HEADS, .unless = HP_FUSED_QKV),                      \
     BIND_MATRIX(W_K, "attn_k", "self_attn.k_proj", DIM_KV, DIM_HIDDEN, SPLIT_HEADS, .unless = HP_FUSED_QKV),                     \

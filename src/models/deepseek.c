@@ -39,29 +39,21 @@ static int check_v2(struct hparams *hp, const struct config_reader *cfg, struct 
     } else if (rc == 0 && !str_is(method, "group_limited_greedy")) {
         rc = err_set(err, ERR_UNSUPPORTED, "%s: topk_method '%.*s' is not supported", cfg->where, STR_ARG(method));
     }
-    return rc != 0 ? rc : mla_expect(cfg, "scoring_func", "softmax", err);
+    const struct config_fact score = {"scoring_func", "softmax", 0.0};
+    return rc != 0 ? rc : config_check_facts(cfg, &score, 1, err);
 }
 
 static int read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
 {
     bool v2 = str_is(json_str(yyjson_obj_get(cfg->root, "model_type")), "deepseek_v2");
-    uint32_t every = 1;
+    static const struct config_fact facts[] = {{"moe_layer_freq", NULL, 1.0}, {"topk_method", "noaux_tc", 0.0}, {"scoring_func", "sigmoid", 0.0}};
     (v2 ? defaults_v2 : defaults_v3)(hp);
     int rc = mla_moe_read_config(hp, cfg, err);
     for (uint32_t i = 0; rc == 0 && !v2 && i < 3 && yyjson_obj_get(cfg->root, "first_k_dense_replace") == NULL; i++) {
         hp->dense[i] = 1;
     }
-    if (rc == 0) {
-        rc = json_get_u32(cfg->root, "moe_layer_freq", &every, cfg->where, err);
-    }
-    if (rc == 0 && every != 1) {
-        return err_set(err, ERR_UNSUPPORTED, "%s: moe_layer_freq %u: expected 1", cfg->where, every);
-    }
-    if (rc != 0 || v2) {
-        return rc != 0 ? rc : check_v2(hp, cfg, err);
-    }
-    rc = mla_expect(cfg, "topk_method", "noaux_tc", err);
-    return rc != 0 ? rc : mla_expect(cfg, "scoring_func", "sigmoid", err);
+    rc = rc != 0 ? rc : config_check_facts(cfg, facts, v2 ? 1 : sizeof facts / sizeof facts[0], err);
+    return rc != 0 || !v2 ? rc : check_v2(hp, cfg, err);
 }
 
 static bool has_route_bias(const struct hparams *hp, const struct metadata_reader *md)

@@ -219,7 +219,8 @@ int experts_read_config(struct hparams *hp, const struct config_reader *cfg, str
         const char *key;
         uint32_t *out;
     } sizes[] = {{"num_experts", &p->experts}, {"num_local_experts", &p->experts}, {"n_routed_experts", &p->experts},
-                 {"num_experts_per_tok", &p->used}, {"top_k_experts", &p->used}, {"moe_intermediate_size", &p->ffn},
+                 {"num_experts_per_tok", &p->used}, {"top_k_experts", &p->used},
+                 {"expert_intermediate_size", &p->ffn}, {"moe_intermediate_size", &p->ffn},
                  {"shared_expert_intermediate_size", &p->shared_ffn}, {"n_shared_experts", &shared}, {"n_group", &p->groups},
                  {"topk_group", &p->group_top}};
     int rc = 0;

@@ -16,9 +16,9 @@ enum { GEMMA_INPUTS, GEMMA_EMBEDDED, GEMMA_GATE, GEMMA_ROUTER, GEMMA_EXPERTS, GE
     BIND_UNUSED("attn_k_norm", "self_attn.k_norm"), BIND_UNUSED("attn_v_norm", "self_attn.v_norm")
 
 /* parts for pictures and sound, and keys about them */
+#define BINDS_MODALITY(name) {.kind = BIND_IGNORED, .hf = name "."}, {.kind = BIND_IGNORED, .hf = "model." name "."}
 #define BINDS_MODALITIES                                                                                                         \
-    {.kind = BIND_IGNORED, .hf = "model.vision_tower."}, {.kind = BIND_IGNORED, .hf = "model.embed_vision."},                    \
-    {.kind = BIND_IGNORED, .hf = "model.audio_tower."}, {.kind = BIND_IGNORED, .hf = "model.embed_audio."}
+    BINDS_MODALITY("vision_tower"), BINDS_MODALITY("embed_vision"), BINDS_MODALITY("audio_tower"), BINDS_MODALITY("embed_audio")
 #define GEMMA_MODALITY_KEYS                                                                                                      \
     "audio_config", "boi_token_id", "eoi_token_id", "image_token_id", "video_token_id", "boa_token_id", "eoa_token_id",          \
     "eoa_token_index", "audio_token_id", "vision_soft_tokens_per_image", "audio_soft_tokens_per_image"

@@ -39,7 +39,7 @@ static int read_metadata(struct hparams *hp, const struct metadata_reader *md, s
 
 static const char *const model_types[] = {"gemma2", NULL};
 static const char *const config_keys[] = {"query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping",
-                                          "sliding_window", "use_bidirectional_attention", "layer_types", "hidden_activation", NULL};
+                                          "sliding_window", "sliding_window_size" /* the same again */, "use_bidirectional_attention", "layer_types", "hidden_activation", NULL};
 static const char *const metadata_keys[] = {"attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping", NULL};
 
 const struct arch arch_gemma2 = {

@@ -5,11 +5,7 @@
 #include "models/gemma.h"
 
 static const struct bind binds[] = {
-    BINDS_ENDS, BINDS_QKV, BINDS_QKV_FUSED, BINDS_QKV_BIAS, BINDS_QK_NORM, BINDS_O, BINDS_O_BIAS, BINDS_MLP, BINDS_GEMMA_NORMS,
-    {.kind = BIND_IGNORED, .hf = "vision_tower."},
-    {.kind = BIND_IGNORED, .hf = "model.vision_tower."},
-    {.kind = BIND_IGNORED, .hf = "multi_modal_projector."},
-    {.kind = BIND_IGNORED, .hf = "model.multi_modal_projector."}};
+    BINDS_ENDS, BINDS_QKV, BINDS_QKV_FUSED, BINDS_QKV_BIAS, BINDS_QK_NORM, BINDS_O, BINDS_O_BIAS, BINDS_MLP, BINDS_GEMMA_NORMS, BINDS_PICTURES};
 
 static void defaults(struct hparams *hp)
 {

@@ -375,7 +375,8 @@ static const char *const config_keys[] = {
     "final_logit_softcapping", "sliding_window", "use_bidirectional_attention", "layer_types", "hidden_activation", "rope_local_base_freq",
     "altup_active_idx", "altup_correct_scale", "altup_num_inputs", "laurel_rank", "activation_sparsity_pattern", "num_kv_shared_layers",
     "hidden_size_per_layer_input", "vocab_size_per_layer_input",
-    "altup_coef_clip", /* in training */
+    "altup_coef_clip", "altup_lr_multiplier", /* in training */
+    "query_pre_attn_scalar", /* read by nobody: scores are not scaled */
     GEMMA_MODALITY_KEYS, NULL};
 static const char *const metadata_keys[] = {
     "attention.sliding_window", "attention.sliding_window_pattern", "attention.shared_kv_layers", "final_logit_softcapping",

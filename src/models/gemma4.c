@@ -352,7 +352,7 @@ static const char *const model_types[] = {"gemma4_text", "gemma4", NULL};
 static const char *const config_keys[] = {
     "final_logit_softcapping", "sliding_window", "use_bidirectional_attention", "layer_types", "hidden_activation",
     "per_layer_config", "global_head_dim", "num_global_key_value_heads", "attention_k_eq_v", "num_kv_shared_layers",
-    "use_double_wide_mlp", "enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size", "hidden_size_per_layer_input",
+    "use_double_wide_mlp", "enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size", "expert_intermediate_size", "hidden_size_per_layer_input",
     "vocab_size_per_layer_input", GEMMA_MODALITY_KEYS, NULL};
 static const char *const metadata_keys[] = {
     "attention.sliding_window", "attention.sliding_window_pattern", "attention.shared_kv_layers", "attention.key_length_swa",

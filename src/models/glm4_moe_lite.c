@@ -6,6 +6,7 @@ static const struct bind binds[] = {BINDS_ENDS, BINDS_PRE_NORMS, BINDS_MLA, BIND
 
 static int read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
 {
+    static const struct config_fact facts[] = {{"topk_method", "noaux_tc", 0.0}, {"scoring_func", "sigmoid", 0.0}};
     uint32_t dense = 1;
     hp->mla = (struct mla_params){.rank = 512, .q_rank = 768, .nope = 192, .rope = 64, .v = 256};
     hp->moe = (struct experts_params){.experts = 64, .used = 4, .ffn = 1536, .shared_ffn = 1536, .score = ROUTE_SIGMOID, .group_best = 2,
@@ -22,10 +23,7 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
     if (rc == 0 && dense != 1) {
         return err_set(err, ERR_UNSUPPORTED, "%s: first_k_dense_replace %u without mlp_layer_types: expected 1", cfg->where, dense);
     }
-    if (rc == 0) {
-        rc = mla_expect(cfg, "topk_method", "noaux_tc", err);
-    }
-    return rc != 0 ? rc : mla_expect(cfg, "scoring_func", "sigmoid", err);
+    return rc != 0 ? rc : config_check_facts(cfg, facts, sizeof facts / sizeof facts[0], err);
 }
 
 static int read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err)

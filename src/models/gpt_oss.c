@@ -58,18 +58,8 @@ static void finish(struct hparams *hp, bool layers_known)
     }
 }
 
-/* What the clamped gate has built in. */
-static int check_gate(const struct config_reader *cfg, struct err *err)
-{
-    float limit = 7.0f, alpha = 1.702f;
-    int rc = json_get_f32(cfg->root, "swiglu_limit", &limit, cfg->where, err);
-    rc = rc != 0 ? rc : json_get_f32(cfg->root, "swiglu_alpha", &alpha, cfg->where, err);
-    if (rc == 0 && (limit != 7.0f || alpha != 1.702f)) {
-        return err_set(err, ERR_UNSUPPORTED, "%s: swiglu_limit %g, swiglu_alpha %g: expected 7 and 1.702", cfg->where, (double)limit,
-                       (double)alpha);
-    }
-    return rc;
-}
+/* what the clamped gate has built in */
+static const struct config_fact facts[] = {{"swiglu_limit", NULL, 7.0}, {"swiglu_alpha", NULL, 1.702}};
 
 static int read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
 {
@@ -100,7 +90,7 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
         rc = config_read_layer_types(hp, cfg, &known, err);
     }
     finish(hp, known);
-    return rc != 0 ? rc : check_gate(cfg, err);
+    return rc != 0 ? rc : config_check_facts(cfg, facts, sizeof facts / sizeof facts[0], err);
 }
 
 static int read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err)

@@ -95,6 +95,9 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
         rc = json_get_f32(cfg->root, "norm_eps", &hp->eps, cfg->where, err);
     }
     if (rc == 0) {
+        rc = config_read_flag(hp, cfg, "tie_embedding", HP_TIED, err); /* the older name, which counts */
+    }
+    if (rc == 0) {
         rc = config_read_rope(hp, 0, cfg, NULL, err);
     }
     if (rc == 0) {
@@ -138,7 +141,7 @@ static const char *const config_keys[] = {
     "block_auto_adjust_ff_dim", "block_dim", "block_ff_dim", "block_ffn_dim_multiplier", "block_mlp_init_scale",
     "block_multiple_of", "block_norm_eps", "block_out_init_scale", "block_use_swiglu", "block_use_xavier_init", "conv_L_cache",
     "conv_bias", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "full_attn_idxs", "layer_types", "norm_eps", "num_heads",
-    "use_pos_enc", NULL};
+    "tie_embedding", "use_pos_enc", NULL};
 static const char *const metadata_keys[] = {"shortconv.l_cache", NULL};
 
 const struct arch arch_lfm2 = {

@@ -88,16 +88,6 @@ int mla_block(struct model *m, uint32_t layer, struct err *err)
 
 /* ---- hyper-parameters ---- */
 
-int mla_expect(const struct config_reader *cfg, const char *key, const char *expected, struct err *err)
-{
-    struct str name = str_of(expected);
-    int rc = json_get_str(cfg->root, key, &name, cfg->where, err);
-    if (rc == 0 && !str_is(name, expected)) {
-        return err_set(err, ERR_UNSUPPORTED, "%s: %s '%.*s' is not supported, expected '%s'", cfg->where, key, STR_ARG(name), expected);
-    }
-    return rc;
-}
-
 /* What follows from the sizes: yarn's share of the scale, rope over its own part of a head. */
 static int finish(struct hparams *hp, const char *where, struct err *err)
 {

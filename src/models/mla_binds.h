@@ -38,7 +38,5 @@
 
 /* mla.c: all that config.json says of sizes, latent attention and experts */
 int mla_moe_read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err);
-/* names of methods that the architecture has one of; a key that is absent says nothing */
-int mla_expect(const struct config_reader *cfg, const char *key, const char *expected, struct err *err);
 
 #endif

@@ -50,6 +50,12 @@ static const struct arch *arch_of_type(struct str type)
     return NULL;
 }
 
+static int hparams_complete(struct hparams *hp, struct err *err)
+{
+    hparams_finish(hp);
+    return hparams_check(hp, err);
+}
+
 /* Values that hold where a file says nothing. */
 static void hparams_defaults(struct hparams *hp)
 {
@@ -63,34 +69,46 @@ static void hparams_defaults(struct hparams *hp)
     }
 }
 
-static int read_gguf(struct model *m, struct err *err)
+int hparams_of_gguf(const struct gguf *gguf, const struct arch **arch, struct hparams *hp, struct err *err)
 {
     struct str name = {0};
-    int rc = gguf_get_str(m->gguf, "general.architecture", &name, err);
+    int rc = gguf_get_str(gguf, "general.architecture", &name, err);
     if (rc != 0) {
         return rc;
     }
-    struct metadata_reader md = {.gguf = m->gguf};
-    m->arch = arch_of_gguf(name, &md.arch);
-    if (m->arch == NULL) {
+    struct metadata_reader md = {.gguf = gguf};
+    *arch = arch_of_gguf(name, &md.arch);
+    if (*arch == NULL) {
         return err_set(err, ERR_UNSUPPORTED, "architecture '%.*s' is not supported", STR_ARG(name));
     }
-    rc = metadata_check_keys(&md, m->arch, err);
-    return rc != 0 ? rc : m->arch->read_metadata(&m->hp, &md, err);
+    hparams_defaults(hp);
+    rc = metadata_check_keys(&md, *arch, err);
+    rc = rc != 0 ? rc : (*arch)->read_metadata(hp, &md, err);
+    return rc != 0 ? rc : hparams_complete(hp, err);
 }
 
-static int read_hf(struct model *m, struct err *err)
+/* Types of what has a text model of another type inside. */
+static bool surrounds(struct str type)
 {
-    struct config_reader cfg = {.outer = hfdir_config(m->hfdir), .where = "config.json"};
+    return str_is(type, "mistral3");
+}
+
+int hparams_of_config(yyjson_val *config, const struct arch **arch, struct hparams *hp, struct err *err)
+{
+    struct config_reader cfg = {.outer = config, .where = "config.json"};
     yyjson_val *text = yyjson_obj_get(cfg.outer, "text_config");
     cfg.root = yyjson_is_obj(text) ? text : cfg.outer;
     struct str type = json_str(yyjson_obj_get(cfg.outer, "model_type")), inner = json_str(yyjson_obj_get(cfg.root, "model_type"));
-    m->arch = arch_of_type(inner.p != NULL ? inner : type);
-    if (m->arch == NULL || arch_of_type(type) != m->arch) {
-        return err_set(err, ERR_UNSUPPORTED, "config.json: model_type '%.*s' is not supported", STR_ARG(type));
+    *arch = arch_of_type(inner.p != NULL ? inner : type);
+    bool fits = *arch != NULL && (arch_of_type(type) == *arch || (cfg.root != cfg.outer && surrounds(type)));
+    if (!fits) {
+        struct str which = *arch == NULL && inner.p != NULL && surrounds(type) ? inner : type;
+        return err_set(err, ERR_UNSUPPORTED, "config.json: model_type '%.*s' is not supported", STR_ARG(which));
     }
-    int rc = config_check_keys(&cfg, m->arch, err);
-    return rc != 0 ? rc : m->arch->read_config(&m->hp, &cfg, err);
+    hparams_defaults(hp);
+    int rc = config_check_keys(&cfg, *arch, err);
+    rc = rc != 0 ? rc : (*arch)->read_config(hp, &cfg, err);
+    return rc != 0 ? rc : hparams_complete(hp, err);
 }
 
 /* LongRoPE picks its factors by the context, so without one it is the context before scaling. */
@@ -245,13 +263,7 @@ static int files_open(struct model *m, const char *path, struct err *err)
     if (rc != 0) {
         return rc;
     }
-    hparams_defaults(&m->hp);
-    rc = m->gguf != NULL ? read_gguf(m, err) : read_hf(m, err);
-    if (rc != 0) {
-        return rc;
-    }
-    hparams_finish(&m->hp);
-    return hparams_check(&m->hp, err);
+    return m->gguf != NULL ? hparams_of_gguf(m->gguf, &m->arch, &m->hp, err) : hparams_of_config(hfdir_config(m->hfdir), &m->arch, &m->hp, err);
 }
 
 static int open_any(const char *path, struct device *device, const struct model_options *opt, bool plan_only, struct model **out,

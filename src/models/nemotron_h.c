@@ -120,21 +120,7 @@ static int read_layers(struct hparams *hp, const struct config_reader *cfg, stru
     return 0;
 }
 
-static int check_facts(const struct config_reader *cfg, struct err *err)
-{
-    static const struct {
-        const char *key, *value;
-    } names[] = {{"mlp_hidden_act", "relu2"}, {"mamba_hidden_act", "silu"}};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        struct str v = str_of(names[i].value);
-        int rc = json_get_str(cfg->root, names[i].key, &v, cfg->where, err);
-        if (rc != 0 || !str_is(v, names[i].value)) {
-            return rc != 0 ? rc : err_set(err, ERR_UNSUPPORTED, "%s: %s '%.*s': expected '%s'", cfg->where, names[i].key, STR_ARG(v),
-                                          names[i].value);
-        }
-    }
-    return 0;
-}
+static const struct config_fact facts[] = {{"mlp_hidden_act", "relu2", 0.0}, {"mamba_hidden_act", "silu", 0.0}};
 
 /* What layers of experts have; nothing of it counts where there is none. */
 static int read_experts(struct hparams *hp, const struct config_reader *cfg, struct err *err)
@@ -203,7 +189,7 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
     }
     hp->flags |= conv_bias ? HP_CONV_BIAS : 0;
     if (rc == 0) {
-        rc = check_facts(cfg, err);
+        rc = config_check_facts(cfg, facts, sizeof facts / sizeof facts[0], err);
     }
     if (rc == 0) {
         rc = read_layers(hp, cfg, err);
@@ -328,6 +314,7 @@ static const char *const config_keys[] = {
     "attention_head_dim", "layer_norm_epsilon", "time_step_min", "use_conv_bias", "mlp_hidden_act", "mamba_hidden_act",
     "moe_intermediate_size", "moe_latent_size", "moe_shared_expert_intermediate_size", "n_group", "n_routed_experts", "n_shared_experts",
     "norm_topk_prob", "num_experts_per_tok", "routed_scaling_factor", "topk_group",
+    "norm_eps", "time_step_rank", /* read by nobody */
     /* of layers that predict further tokens; of training; of how sums are cut, kept and done at once elsewhere */
     "moe_shared_expert_overlap", "mtp_layers_block_type", "mtp_hybrid_override_pattern", "num_nextn_predict_layers", "time_step_max", "time_step_floor", "time_step_limit", "chunk_size", "expand", "mamba_ssm_cache_dtype",
     "use_mamba_kernels", "residual_in_fp32", "rescale_prenorm_residual", "num_logits_to_keep", NULL};

@@ -10,9 +10,11 @@ static const struct bind binds[] = {
 
 static int read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
 {
+    static const struct config_fact facts[] = {{"full_attn_mod", NULL, 1.0}, {"interpolate_factor", NULL, 1.0}}; /* Phi-4-mini spells them out */
     hp->eps = 1e-5f;
     hp->rope[0].original = 4096;
     int rc = config_read_common(hp, cfg, err);
+    rc = rc != 0 ? rc : config_check_facts(cfg, facts, sizeof facts / sizeof facts[0], err);
     hp->flags |= HP_FUSED_QKV | HP_FUSED_GATE_UP;
     if (rc == 0) {
         rc = json_get_u32(cfg->root, "original_max_position_embeddings", &hp->rope[0].original, cfg->where, err);
@@ -42,7 +44,7 @@ static int read_metadata(struct hparams *hp, const struct metadata_reader *md, s
 }
 
 static const char *const model_types[] = {"phi3", NULL};
-static const char *const config_keys[] = {"sliding_window", "original_max_position_embeddings", NULL};
+static const char *const config_keys[] = {"sliding_window", "original_max_position_embeddings", "full_attn_mod", "interpolate_factor", NULL};
 static const char *const metadata_keys[] = {"attention.sliding_window", NULL};
 
 const struct arch arch_phi3 = {

@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 static const struct bind binds[] = {
-    BINDS_ENDS, BINDS_DELTA_LAYERS, BINDS_DELTA_APART, BINDS_MLP, {.kind = BIND_IGNORED, .hf = "model.visual."}};
+    BINDS_ENDS, BINDS_DELTA_LAYERS, BINDS_DELTA_APART, BINDS_MLP, {.kind = BIND_IGNORED, .hf = "model.visual."}, {.kind = BIND_IGNORED, .hf = "vision_tower."}};
 
 static void defaults(struct hparams *hp)
 {

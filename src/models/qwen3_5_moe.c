@@ -3,7 +3,7 @@
 #include "models/qwen.h"
 
 static const struct bind binds[] = {
-    BINDS_ENDS, BINDS_DELTA_LAYERS, BINDS_DELTA_APART, BINDS_QWEN_EXPERTS, {.kind = BIND_IGNORED, .hf = "model.visual."}};
+    BINDS_ENDS, BINDS_DELTA_LAYERS, BINDS_DELTA_APART, BINDS_QWEN_EXPERTS, {.kind = BIND_IGNORED, .hf = "model.visual."}, {.kind = BIND_IGNORED, .hf = "vision_tower."}};
 
 static void defaults(struct hparams *hp, uint32_t experts, uint32_t used)
 {

@@ -8,12 +8,16 @@ static const struct bind binds[] = {
 
 static int read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
 {
+    static const struct config_fact facts[] = {{"use_qk_norm", NULL, 1.0}, {"shared_expert_intermediate_size", NULL, 0.0}};
     hp->head_dim = 128;
     hp->moe = (struct experts_params){.experts = 128, .used = 8, .ffn = 768, .score = ROUTE_SOFTMAX, .scale = 1.0f};
     int rc = config_read_common(hp, cfg, err);
     hp->flags |= HP_QK_NORM;
     if (rc == 0) {
         rc = config_read_rope(hp, 0, cfg, NULL, err);
+    }
+    if (rc == 0) {
+        rc = config_check_facts(cfg, facts, sizeof facts / sizeof facts[0], err);
     }
     if (rc == 0) {
         rc = experts_read_config(hp, cfg, err);
@@ -35,8 +39,9 @@ static int read_metadata(struct hparams *hp, const struct metadata_reader *md, s
 static const char *const model_types[] = {"qwen3_moe", NULL};
 static const char *const config_keys[] = {
     "sliding_window", "use_sliding_window", "max_window_layers", "layer_types", "decoder_sparse_step", "mlp_only_layers",
-    "moe_intermediate_size", "norm_topk_prob", "num_experts", "num_local_experts", "num_experts_per_tok", EXPERT_KEYS_TRAINING, NULL};
-static const char *const metadata_keys[] = {"expert_feed_forward_length", "expert_weights_norm", "expert_weights_scale", NULL};
+    "moe_intermediate_size", "norm_topk_prob", "num_experts", "num_local_experts", "num_experts_per_tok",
+    "use_qk_norm", "shared_expert_intermediate_size", EXPERT_KEYS_TRAINING, NULL};
+static const char *const metadata_keys[] = {"expert_feed_forward_length", "expert_shared_feed_forward_length", "expert_weights_norm", "expert_weights_scale", NULL};
 
 const struct arch arch_qwen3_moe = {
     .name = "qwen3_moe", .gguf = "qwen3moe", .model_types = model_types, .config_keys = config_keys, .metadata_keys = metadata_keys,

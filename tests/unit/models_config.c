@@ -18,6 +18,10 @@
     "\"full_attention\": {\"rope_type\": \"linear\", \"factor\": 8.0, \"rope_theta\": 1000000.0}, "                              \
     "\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}"
 
+#define MISTRAL3                                                                                                                 \
+    "{\"model_type\": \"mistral3\", \"image_token_index\": 10, \"projector_hidden_act\": \"gelu\", \"spatial_merge_size\": 2, " \
+    "\"vision_feature_layer\": -1, \"vision_config\": {\"model_type\": \"pixtral\"}, \"text_config\": {\"model_type\": \"mistral\", " MK_BASE "}}"
+
 static const struct {
     const char *name;
     struct make_model m; /* without a config: the reference model of that name */
@@ -183,13 +187,15 @@ static void test_harmless(void **state)
 {
     (void)state;
     static const struct make_model cases[] = {
-        MK_LLAMA("\"clip_qkv\": null, \"use_something\": false, \"torch_dtype\": \"bfloat16\", \"attention_dropout\": 0.1, "),
+        MK_LLAMA("\"clip_qkv\": null, \"use_something\": false, \"pruned_heads\": {}, \"mlp_only_layers\": [], \"torch_dtype\": \"bfloat16\", \"attention_dropout\": 0.1, "),
         {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .extra = "model.layers.0.self_attn.rotary_emb.inv_freq"},
         {.config = "{\"model_type\": \"mistral\", \"sliding_window\": null, " MK_BASE "}"},
         {.config = "{\"model_type\": \"gemma3\", \"image_token_index\": 5, \"vision_config\": {}, \"text_config\": {" GEMMA
                    ", " MK_BASE "}}",
          .flags = MK_QK_NORM | MK_GEMMA,
-         .extra = "vision_tower.patch.bias"}};
+         .extra = "vision_tower.patch.bias"},
+        {.config = MISTRAL3, .prefix = "language_model.", .extra = "multi_modal_projector.linear_1.bias"},
+        {.config = MISTRAL3, .prefix = "model.language_model.", .extra = "model.vision_tower.ln_pre.weight"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct device *d = NULL;
         struct model *m = NULL;

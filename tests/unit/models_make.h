@@ -25,6 +25,7 @@ struct make_model {
     const char *drop;    /* a tensor to leave out */
     const char *extra;   /* a vector of 4 to add */
     const char *reshape; /* a tensor to write with one row too many */
+    const char *prefix;  /* before all names ("language_model."), or in the place of "model." ("model.language_model.") */
 };
 
 #define MK_BASE                                                                                                                  \
@@ -54,7 +55,13 @@ static inline void make_tensor(struct make_state *s, const char *name, unsigned 
         uint16_t h = (uint16_t)(u >> 16);
         buf_put(&s->data, &h, sizeof h);
     }
-    buf_printf(&s->head, "%s\"%s\":{\"dtype\":\"BF16\",\"shape\":[%u", s->count++ ? "," : "", name, rows);
+    const char *prefix = s->m->prefix != NULL && name != s->m->extra ? s->m->prefix : "";
+    if (strcmp(prefix, "model.language_model.") == 0) {
+        bool inner = strncmp(name, "model.", 6) == 0;
+        prefix = inner ? prefix : "";
+        name += inner ? 6 : 0;
+    }
+    buf_printf(&s->head, "%s\"%s%s\":{\"dtype\":\"BF16\",\"shape\":[%u", s->count++ ? "," : "", prefix, name, rows);
     if (cols != 0) {
         buf_printf(&s->head, ",%u", cols);
     }

@@ -68,6 +68,10 @@ static void test_latent_and_experts(void **state)
         {"more experts a row than there are",
          {.config = "{\"model_type\": \"qwen3_moe\", \"num_experts\": 4, \"num_experts_per_tok\": 8, " MK_BASE "}"}, ERR_UNSUPPORTED,
          "8 of 4 experts"},
+        {"heads of qwen3_moe without norms", {.config = "{\"model_type\": \"qwen3_moe\", \"use_qk_norm\": false, " MK_BASE "}"},
+         ERR_UNSUPPORTED, "use_qk_norm false"},
+        {"a shared expert of qwen3_moe", {.config = "{\"model_type\": \"qwen3_moe\", \"shared_expert_intermediate_size\": 64, " MK_BASE "}"},
+         ERR_UNSUPPORTED, "shared_expert_intermediate_size 64"},
         {"a routing of another kind",
          {.config = "{\"model_type\": \"qwen3_moe\", \"scoring_func\": \"sigmoid\", " MK_BASE "}"}, ERR_UNSUPPORTED, "scoring_func"},
     };
@@ -93,6 +97,10 @@ static void test_parts_of_layers(void **state)
         {"a share of all gates",
          {.config = "{\"model_type\": \"gemma3n_text\", \"activation_sparsity_pattern\": [0, 1.0, 0], " MK_BASE "}"}, ERR_FORMAT,
          "layer 1"},
+        {"heads of apertus without norms", {.config = "{\"model_type\": \"apertus\", \"qk_norm\": false, " MK_BASE "}"}, ERR_UNSUPPORTED,
+         "qk_norm false"},
+        {"layers of phi3 that slide in turn", {.config = "{\"model_type\": \"phi3\", \"full_attn_mod\": 2, " MK_BASE "}"}, ERR_UNSUPPORTED,
+         "full_attn_mod 2"},
         {"another activation than apertus has", {.config = "{\"model_type\": \"apertus\", \"hidden_act\": \"silu\", " MK_BASE "}"},
          ERR_UNSUPPORTED, "silu"},
         {"blocks of cohere2 in turn", {.config = "{\"model_type\": \"cohere2\", \"use_parallel_block\": false, " MK_BASE "}"},
@@ -111,6 +119,11 @@ static void test_layers(void **state)
     (void)state;
     static const struct refusal cases[] = {
         {"another architecture", {.config = "{\"model_type\": \"mixtral\", " MK_BASE "}"}, ERR_UNSUPPORTED, "mixtral"},
+        {"a model that reads pictures around one that is not known",
+         {.config = "{\"model_type\": \"mistral3\", \"text_config\": {\"model_type\": \"ministral3\", " MK_BASE "}}"}, ERR_UNSUPPORTED,
+         "ministral3"},
+        {"a model around another one", {.config = "{\"model_type\": \"gemma3\", \"text_config\": {\"model_type\": \"mistral\", " MK_BASE "}}"},
+         ERR_UNSUPPORTED, "gemma3"},
         {"an unknown field", MK_LLAMA("\"clip_qkv\": 8.0, "), ERR_UNSUPPORTED, "clip_qkv"},
         {"a layer of another kind",
          {.config = "{\"model_type\": \"qwen3\", \"layer_types\": [\"conv\", \"conv\", \"conv\"], " MK_BASE "}"},
