@@ -134,6 +134,6 @@
     X(BENCH_REPS, U32, bench_reps, "repetitions", 'r', "", G_BENCH, 1, 1000, "N", "repetitions; default 5")                               \
     X(BENCH_DEPTH, U32, bench_depth, "depth", 'd', "", G_BENCH, 0, 10000000, "N", "tokens already in the context")                        \
     X(BENCH_LIMITS, FLAG, bench_limits, "limits", 0, "", G_BENCH, 0, 0, "", "no MODEL: what the device can do at best, measured")             \
-    X(BENCH_SEQUENCES, U32, bench_sequences, "sequences", 0, "", G_BENCH, 1, 1024, "N", "sequences decoded side by side; default 1")
+    X(BENCH_SEQUENCES, U32, bench_sequences, "sequences", 0, "", G_BENCH, 1, 1024, "N", "sequences decoded side by side, --depth of each its own; default 1")
 
 #endif

@@ -19,9 +19,11 @@ struct bench {
     uint32_t *ids;            /* [ids_count] random */
     uint32_t ids_count;
     struct kv *kv;
-    struct kv_seq **seqs;     /* [o.sequences] */
+    struct kv_seq **bases;    /* [o.sequences] with `depth` positions each, none shared */
+    struct kv_seq **seqs;     /* [o.sequences] what a repetition writes: forks of bases */
     struct span *spans;       /* [o.sequences] */
     double *prefill, *decode; /* tokens/s of each repetition */
+    uint64_t state_bytes;     /* that one decoded row reads at least, half-way through: windows and recurrent state not counted */
     uint32_t reps;
 };
 
@@ -76,44 +78,55 @@ static int decode(struct bench *b, uint32_t count, struct err *err)
     return rc;
 }
 
-static void drop_seqs(struct bench *b)
+static void drop(struct bench *b, struct kv_seq **seqs)
 {
     for (uint32_t i = 0; i < b->o.sequences; i++) {
-        kv_seq_free(b->kv, b->seqs[i]);
-        b->seqs[i] = NULL;
+        kv_seq_free(b->kv, seqs[i]);
+        seqs[i] = NULL;
     }
 }
 
-/* Fresh sequences, each with `depth` positions behind it (computed once, then forked). */
-static int make_seqs(struct bench *b, uint32_t count, struct err *err)
+/* Sequences up to `count`, each with `depth` positions of its own: shared ones would be read from a cache. */
+static int make_bases(struct bench *b, uint32_t count, struct err *err)
 {
-    int rc = kv_seq_new(b->kv, &b->seqs[0], err);
-    if (rc == 0 && b->o.depth)
-        rc = prefill(b, b->seqs[0], b->o.depth, err);
-    for (uint32_t i = 1; rc == 0 && i < count; i++)
-        rc = kv_seq_fork(b->kv, b->seqs[0], kv_seq_covered(b->seqs[0]), &b->seqs[i], err);
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < count; i++) {
+        if (b->bases[i])
+            continue;
+        rc = kv_seq_new(b->kv, &b->bases[i], err);
+        if (rc == 0 && b->o.depth)
+            rc = prefill(b, b->bases[i], b->o.depth, err);
+    }
+    return rc;
+}
+
+static int fork_bases(struct bench *b, uint32_t count, struct err *err)
+{
+    int rc = make_bases(b, count, err);
+    for (uint32_t i = 0; rc == 0 && i < count; i++)
+        rc = kv_seq_fork(b->kv, b->bases[i], kv_seq_covered(b->bases[i]), &b->seqs[i], err);
     return rc;
 }
 
 static int one_prefill(struct bench *b, double *rate, struct err *err)
 {
-    int rc = make_seqs(b, 1, err);
+    int rc = fork_bases(b, 1, err);
     int64_t began = thread_now_ns();
     if (rc == 0)
         rc = prefill(b, b->seqs[0], b->o.prompt, err);
     *rate = b->o.prompt / ((double)(thread_now_ns() - began) / 1e9);
-    drop_seqs(b);
+    drop(b, b->seqs);
     return rc;
 }
 
 static int one_decode(struct bench *b, uint32_t count, double *rate, struct err *err)
 {
-    int rc = make_seqs(b, b->o.sequences, err);
+    int rc = fork_bases(b, b->o.sequences, err);
     int64_t began = thread_now_ns();
     if (rc == 0)
         rc = decode(b, count, err);
     *rate = (double)count * b->o.sequences / ((double)(thread_now_ns() - began) / 1e9);
-    drop_seqs(b);
+    drop(b, b->seqs);
     return rc;
 }
 
@@ -121,6 +134,7 @@ static int one_decode(struct bench *b, uint32_t count, double *rate, struct err 
 static int measure(void *ctx, struct kv *kv, struct err *err)
 {
     struct bench *b = ctx;
+    struct kv_stats stats;
     double unused;
     int rc = 0;
     b->kv = kv;
@@ -132,6 +146,9 @@ static int measure(void *ctx, struct kv *kv, struct err *err)
         rc = one_decode(b, b->o.decode < 8 ? b->o.decode : 8, &unused, err);
     for (uint32_t i = 0; rc == 0 && b->o.decode && i < b->reps; i++)
         rc = one_decode(b, b->o.decode, &b->decode[i], err);
+    kv_stats(kv, &stats);
+    b->state_bytes = stats.bytes_per_position * (b->o.depth + b->o.decode / 2);
+    drop(b, b->bases);
     return rc;
 }
 
@@ -231,7 +248,9 @@ static int report(struct bench *b, struct probe_ticks from, struct buf *out, str
         buf_char(out, '}');
     }
     if (b->o.decode) {
-        double gb = put_rates(out, "decode", b->o.decode, b->decode, b->reps) / b->o.sequences * (double)info->read_bytes_per_token / 1e9;
+        double state = (double)b->state_bytes * b->o.sequences, step_bytes = (double)info->read_bytes_per_token + state;
+        double gb = put_rates(out, "decode", b->o.decode, b->decode, b->reps) / b->o.sequences * step_bytes / 1e9;
+        buf_printf(out, ",\"state_gb_per_step\":%.6g", state / 1e9);
         buf_printf(out, ",\"read_gb_per_s\":%.6g", gb);
         put_share(out, "percent_of_read_limit", gb, limits_best(&limits, "read_gb_per_s"));
         buf_char(out, '}');
@@ -272,11 +291,12 @@ static int bench_open(struct bench *b, struct err *err)
     if ((rc = check_size(b, err)))
         return rc;
     b->ids = mem_try_array(b->ids_count, sizeof *b->ids);
+    b->bases = mem_try_zero(b->o.sequences, sizeof *b->bases);
     b->seqs = mem_try_zero(b->o.sequences, sizeof *b->seqs);
     b->spans = mem_try_zero(b->o.sequences, sizeof *b->spans);
     b->prefill = mem_try_zero(b->reps, sizeof *b->prefill);
     b->decode = mem_try_zero(b->reps, sizeof *b->decode);
-    if (!b->ids || !b->seqs || !b->spans || !b->prefill || !b->decode)
+    if (!b->ids || !b->bases || !b->seqs || !b->spans || !b->prefill || !b->decode)
         return err_nomem(err, "bench", b->ids_count * sizeof *b->ids);
     fill_ids(b);
     return 0;
@@ -297,6 +317,7 @@ int rh_bench_json(struct rh_model *m, const struct rh_bench_options *opt, char *
     if (rc == 0)
         rc = buf_check(&text, "bench", &err);
     mem_free(b.ids);
+    mem_free(b.bases);
     mem_free(b.seqs);
     mem_free(b.spans);
     mem_free(b.prefill);
