@@ -1,6 +1,6 @@
 /* front/front_int.h - inside the front only: the library's objects.
  *
- * Files: lib_host.c (host, log), lib_model.c (open, close, text verbs), lib_info.c, lib_request.c (submit, poll), lib_score.c, lib_bench.c, lib_limits.c (limits.h);
+ * Files: lib_host.c (host, log), lib_model.c (open, close, text verbs), lib_info.c, lib_request.c (submit), prompt.c, lib_poll.c, lib_score.c, lib_bench.c, lib_limits.c (limits.h);
  *        texts.c (tokenizer and template of a model), history.c (chats -> ids), prepare.c (preparation workers), stream.c (ids -> text with hold-back),
  *        reading.c (text -> typed events), calls.c (answers that must begin with a call), shorten.c (prompts that are too long), embedding.c,
  *        sampling.c (public sampling <-> the engine's), identity.c. */
