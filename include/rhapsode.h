@@ -152,6 +152,7 @@ struct rh_request_options {
     const char *output;             /* how the answer is read (docs/output.md): "none" = all of it is TEXT; "auto" = as the chat template
                                      * says; or a format's name.  NULL = "auto" for a chat, "none" for raw text and ids */
     bool no_calls;                  /* tool calls stay text.  They do in a chat without tools, too */
+    bool told_calls;                /* calls of other tools than the chat's stay text, whatever the output format */
     bool call_required;             /* the answer begins with a call of one of the chat's tools (after a reasoning block that the prompt opened),
                                      * unless max_tokens or a stop string end it before; its arguments are the model's */
     const char *call_name;          /* ... of this one; NULL = any */

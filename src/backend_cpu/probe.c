@@ -33,13 +33,6 @@ struct probe_thread {
     int64_t cpu_ns[REPEATS_MAX + 1]; /* of each repeat */
 };
 
-static int64_t thread_cpu_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static void *probe_main(void *arg)
 {
     struct probe_thread *t = arg;

@@ -1,6 +1,8 @@
 /* base/json.c - see json.h. */
 #include "base/json.h"
 
+#include "base/mem.h"
+
 #include <math.h>
 
 /* Nesting depth by a scan that knows strings and escapes: yyjson has no limit of its own. */
@@ -47,6 +49,38 @@ yyjson_doc *json_parse(struct str text, const char *where, struct err *err)
     int code = re.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION ? ERR_NOMEM : ERR_FORMAT;
     err_set(err, code, "%s: not valid JSON at line %zu column %zu (byte %zu of %zu): %s", where, line, col, re.pos, text.n, re.msg);
     return NULL;
+}
+
+/* mem_try's blocks, so that fault tests reach this, too. */
+static void *put_alloc(void *ctx, size_t size)
+{
+    (void)ctx;
+    return mem_try(size);
+}
+
+static void *put_resize(void *ctx, void *old, size_t old_size, size_t size)
+{
+    (void)ctx;
+    (void)old_size;
+    return mem_try_resize(old, size);
+}
+
+static void put_free(void *ctx, void *p)
+{
+    (void)ctx;
+    mem_free(p);
+}
+
+void json_put(struct buf *out, yyjson_val *v)
+{
+    static const yyjson_alc alc = {put_alloc, put_resize, put_free, NULL};
+    size_t n = 0;
+    char *text = yyjson_val_write_opts(v, YYJSON_WRITE_NOFLAG, &alc, &n, NULL);
+    if (text)
+        buf_put(out, text, n);
+    else
+        out->failed = ERR_NOMEM;
+    mem_free(text);
 }
 
 void json_free(yyjson_doc *doc)

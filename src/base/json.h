@@ -5,6 +5,7 @@
 #ifndef RH_BASE_JSON_H
 #define RH_BASE_JSON_H
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "base/str.h"
 
@@ -15,6 +16,9 @@ enum { JSON_DEPTH_MAX = 128 };
 /* Parse text (UTF-8, no trailing garbage).  NULL with err filled on failure.  Free with json_free. */
 yyjson_doc *json_parse(struct str text, const char *where, struct err *err);
 void json_free(yyjson_doc *doc);
+
+/* A value as JSON text.  Without memory nothing is appended and out->failed is set, as by any append. */
+void json_put(struct buf *out, yyjson_val *v);
 
 /* Text of a string value; {NULL,0} when it is not a string. */
 struct str json_str(yyjson_val *v);

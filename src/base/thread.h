@@ -25,5 +25,6 @@ uint32_t thread_core_count(void);     /* physical cores among them, >= 1: the de
 bool thread_pin(uint32_t index);      /* this thread to the index-th allowed physical core; false when it cannot */
 void thread_name(const char *name);   /* at most 15 characters kept */
 int64_t thread_now_ns(void);          /* monotonic */
+int64_t thread_cpu_ns(void);          /* what this thread has worked so far */
 
 #endif

@@ -56,7 +56,7 @@ static void draw_id(struct output_parser *p)
 bool call_begin(struct output_parser *p)
 {
     p->tool = schema_tool(p->schema, buf_view(&p->name));
-    if (p->call_n == OUTPUT_CALLS_MAX || (p->tool < 0 && (p->call->flags & OUTPUT_BARE)))
+    if (p->call_n == OUTPUT_CALLS_MAX || (p->tool < 0 && (p->told_only || (p->call->flags & OUTPUT_BARE))))
         return false;
     p->call_n++;
     p->begun = true;
@@ -396,6 +396,7 @@ int output_open(const struct output_options *opt, struct output_parser **out, st
         return err_nomem(err, "output parser", sizeof *p);
     p->format = opt->format;
     p->calls_wanted = opt->calls;
+    p->told_only = opt->told_only;
     p->id_seed = opt->id_seed;
     p->fresh = true;
     int rc = schema_open(opt->tools, &p->schema, err);

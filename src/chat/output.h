@@ -41,6 +41,7 @@ struct output_options {
     const struct output_format *format;
     yyjson_val *tools;      /* array of {type, function: {name, parameters}} or {name, parameters | input_schema}; NULL; read at open only */
     bool calls;             /* look for calls; else what would be one is content */
+    bool told_only;         /* what calls a tool that is not in `tools` is content, too */
     struct str prompt_tail; /* end of the prompt: a reasoning block it leaves open goes on in the answer */
     uint64_t id_seed;       /* of ids for calls whose format has none: letters from (id_seed, index) */
 };

@@ -94,10 +94,11 @@ static void message_begins(struct output_parser *p, uint8_t index)
     (void)index;
     struct str header = buf_view(&p->header), whom = word_after(header, STR("to=")), channel = word_after(header, STR("<|channel|>"));
     bool tool = str_starts(whom, STR("functions."));
+    struct str name = tool ? str_from(whom, sizeof "functions." - 1) : whom;
     p->held.n = 0;
     p->skip_space = true;
-    if (p->calls_wanted && (tool || (whom.n && schema_tool(p->schema, whom) >= 0)) && whom.n <= OUTPUT_NAME_MAX)
-        open_args(p, tool ? str_from(whom, sizeof "functions." - 1) : whom);
+    if (p->calls_wanted && whom.n && ((tool && !p->told_only) || schema_tool(p->schema, name) >= 0) && whom.n <= OUTPUT_NAME_MAX)
+        open_args(p, name);
     else if (str_is(channel, "analysis") || (whom.n && !tool && !str_is(whom, "assistant")))
         output_enter(p, ST_REASONING);
     else

@@ -148,7 +148,7 @@ struct output_record { /* an event; texts are places in `text` */
 struct output_parser { /* owns all buffers */
     const struct output_format *format;
     struct output_schema *schema;
-    bool calls_wanted, ending, mute;
+    bool calls_wanted, told_only, ending, mute;
     uint64_t id_seed;
     int failed;
     /* events of the last put */

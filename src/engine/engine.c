@@ -183,6 +183,7 @@ static bool run_task(struct engine *e)
     pthread_mutex_unlock(&e->mutex);
     if (!t)
         return false;
+    ring_wake(e); /* the task may take long: whoever waits for what ended before it hears of it now */
     engine_gate_enter(e->cfg.gate);
     kv_prefix_clear(e->kv);
     t->rc = t->fn(t->ctx, e->kv, t->err);

@@ -159,6 +159,7 @@ void engine_request_hook(struct engine_request *r, void (*fn)(void *ctx), void *
 /* The first choice has its state: how much of the prompt was known is in its outcome, cache and cached_count, for good. */
 bool engine_request_started(struct engine_request *r);
 bool engine_request_waiting(struct engine_request *r); /* engine_poll would give an event */
+bool engine_request_cancelled(const struct engine_request *r); /* any thread */
 /* Positions of the prompt whose state is there, for whoever shows progress. */
 uint32_t engine_request_progress(struct engine_request *r);
 

@@ -322,6 +322,11 @@ void engine_request_cancel(struct engine_request *r)
     engine_wake(r->engine);
 }
 
+bool engine_request_cancelled(const struct engine_request *r)
+{
+    return atomic_load(&r->cancelled);
+}
+
 const struct engine_outcome *engine_request_outcome(const struct engine_request *r, uint32_t choice)
 {
     return &r->outcomes[choice];

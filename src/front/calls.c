@@ -24,6 +24,7 @@ void call_ids_free(struct call_ids *c)
     buf_free(&c->bytes);
     mem_free(c->ends);
     mem_free(c->special);
+    mem_free(c->texts.order);
     mem_free(c);
 }
 
@@ -41,6 +42,7 @@ static int put_id(struct call_ids *c, const struct tokenizer *t, uint32_t id)
 
 static struct call_ids *make_ids(const struct rh_model *m)
 {
+    struct err err = {0}; /* there is nothing else to say than that there is no memory */
     uint32_t vocab = model_info(m->model)->vocab, count = m->texts.info.vocab_size < vocab ? m->texts.info.vocab_size : vocab;
     struct call_ids *c = mem_try_zero(1, sizeof *c);
     if (!c)
@@ -51,11 +53,11 @@ static struct call_ids *make_ids(const struct rh_model *m)
     int rc = c->ends && c->special ? 0 : ERR_NOMEM;
     for (uint32_t id = 0; id < count && rc == 0; id++)
         rc = put_id(c, m->texts.tokenizer, id);
-    if (rc) {
+    c->texts = (struct id_texts){.count = count, .bytes = c->bytes.p, .ends = c->ends, .special = c->special};
+    if (rc || id_texts_sort(&c->texts, &err)) {
         call_ids_free(c);
         return NULL;
     }
-    c->texts = (struct id_texts){.count = count, .bytes = c->bytes.p, .ends = c->ends, .special = c->special};
     return c;
 }
 

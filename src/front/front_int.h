@@ -72,6 +72,8 @@ struct shortening { /* of a chat; owns all */
     yyjson_doc *doc;
     uint32_t lead;        /* messages that stay in front */
     uint32_t *starts;     /* [start_count] where the rest may begin, ascending */
+    uint64_t *sizes;      /* [start_count] about how large what is left then is, falling; of all: size */
+    uint64_t size;
     uint32_t start_count;
     struct buf text;
 };
@@ -79,6 +81,18 @@ int shorten_open(struct shortening *s, struct rh_text messages_json, struct err 
 void shorten_close(struct shortening *s); /* a zeroed one, too */
 /* The chat that goes on at starts[k]; valid until the next call. */
 int shorten_messages(struct shortening *s, uint32_t k, struct rh_text *out, uint32_t *dropped, struct err *err);
+/* The first start with at most so many ids.  Each try costs a rendering, so sizes and the counts of earlier tries say where to look; after
+ * SHORTEN_TRIES what is known to fit is taken, though a few messages more might have stayed. */
+enum { SHORTEN_GUESSES = 4, SHORTEN_TRIES = 10 };
+struct shorten_search {
+    const struct shortening *s;
+    size_t most;
+    uint32_t from, to, tries;   /* it is one of from..to; starts from `to` on are known to fit, if there are any */
+    uint64_t over[2], under[2]; /* size and ids of the smallest try that was too long, of the largest that fitted */
+};
+void shorten_search_open(struct shorten_search *q, const struct shortening *s, size_t most, size_t ids); /* ids: of all */
+bool shorten_search_next(struct shorten_search *q, uint32_t *k); /* try this one and tell; false: it is q->to (start_count: none fits) */
+void shorten_search_tell(struct shorten_search *q, uint32_t k, size_t ids);
 /* Down to `most` of them (at least 1, fewer than there are); returns how many went. */
 uint32_t shorten_ids(struct token_ids *ids, size_t most, const struct tokenizer_info *t, bool embed);
 
@@ -206,7 +220,8 @@ struct reading { /* of one choice; owns the parser */
     bool reasons;                 /* the last take was of reasoning, its end included */
     uint32_t reasoning_tokens;
 };
-int reading_open(struct reading *g, const struct output_format *format, struct str tools_json, bool calls, struct str prompt_tail, struct err *err);
+enum reading_calls { READING_NO_CALLS, READING_CALLS, READING_TOLD_CALLS }; /* TOLD: of the tools of tools_json only */
+int reading_open(struct reading *g, const struct output_format *format, struct str tools_json, enum reading_calls calls, struct str prompt_tail, struct err *err);
 void reading_free(struct reading *g);
 bool reading_marks(const struct reading *g, const struct tokenizer *t, uint32_t id); /* must the stream mark it? */
 /* Put what the last take of `s` gave out; `raw` (or NULL) gets it with the texts of its marks. */

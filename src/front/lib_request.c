@@ -260,6 +260,7 @@ static int fill_request(struct rh_request *r, const struct rh_request_options *o
         return err_set(err, ERR_LIMIT, "n: at most %d choices, got %u", ENGINE_CHOICES_MAX, r->n);
     r->seed = o->seed_given ? o->seed : rng_seed_draw();
     r->no_calls = o->no_calls;
+    r->told_calls = o->told_calls;
     r->streams = mem_try_zero(r->n, sizeof *r->streams);
     r->readings = mem_try_zero(r->n, sizeof *r->readings);
     if (r->has_chat)

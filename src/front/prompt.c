@@ -18,22 +18,26 @@ static int encode_from(struct rh_request *r, struct shortening *s, uint32_t k, s
     return rc ? rc : history_encode(&r->model->history, &r->model->texts, &chat, r->tenant, &r->ids, &r->trace, err);
 }
 
+static int check_wanted(const struct rh_request *r, struct err *err)
+{
+    return engine_request_cancelled(r->engine) ? err_set(err, ERR_CANCELLED, "cancelled before the prompt was ready") : 0;
+}
+
 /* The fewest messages go that make it fit; when nothing does, the shortest is what the engine refuses. */
 static int shorten_chat(struct rh_request *r, size_t most, struct err *err)
 {
     struct shortening s;
+    struct shorten_search q;
+    uint32_t k, encoded = UINT32_MAX;
     int rc = shorten_open(&s, r->chat.messages_json, err);
-    uint32_t from = 0, to = s.start_count, encoded = UINT32_MAX;
-    while (rc == 0 && from < to) {
-        uint32_t mid = from + (to - from) / 2;
-        rc = encode_from(r, &s, mid, err);
-        encoded = mid;
-        if (r->ids.n <= most)
-            to = mid;
-        else
-            from = mid + 1;
+    shorten_search_open(&q, &s, most, r->ids.n);
+    while (rc == 0 && shorten_search_next(&q, &k)) {
+        if ((rc = check_wanted(r, err)) || (rc = encode_from(r, &s, k, err)))
+            break;
+        shorten_search_tell(&q, k, r->ids.n);
+        encoded = k;
     }
-    uint32_t last = from < s.start_count ? from : from - 1;
+    uint32_t last = q.to < s.start_count ? q.to : s.start_count - 1;
     if (rc == 0 && s.start_count && encoded != last)
         rc = encode_from(r, &s, last, err);
     shorten_close(&s);
@@ -77,7 +81,7 @@ static int open_readings(struct rh_request *r, struct err *err)
 {
     struct buf tail = {0};
     size_t n = r->ids.n < TAIL_IDS ? r->ids.n : TAIL_IDS;
-    bool calls = !r->no_calls && (!r->has_chat || r->chat.tools_json.n);
+    enum reading_calls calls = r->no_calls || (r->has_chat && !r->chat.tools_json.n) ? READING_NO_CALLS : r->told_calls ? READING_TOLD_CALLS : READING_CALLS;
     int rc = tokenizer_decode(r->model->texts.tokenizer, r->ids.ids + (r->ids.n - n), n, false, &tail);
     for (uint32_t i = 0; i < r->n && rc == 0; i++)
         rc = reading_open(&r->readings[i], r->output, front_str(r->chat.tools_json), calls, buf_view(&tail), err);
@@ -88,7 +92,9 @@ static int open_readings(struct rh_request *r, struct err *err)
 void request_prepare(struct prepare_job *job)
 {
     struct rh_request *r = (struct rh_request *)(void *)job;
-    int rc = make_ids(r, &r->err);
+    int rc = check_wanted(r, &r->err);
+    if (rc == 0)
+        rc = make_ids(r, &r->err);
     if (rc == 0 && r->ids.n > UINT32_MAX / 2)
         rc = err_set(&r->err, ERR_LIMIT, "prompt of %zu tokens", r->ids.n);
     if (rc == 0)

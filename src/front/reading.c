@@ -5,14 +5,15 @@
 
 #include "base/rng.h"
 
-int reading_open(struct reading *g, const struct output_format *format, struct str tools_json, bool calls, struct str prompt_tail, struct err *err)
+int reading_open(struct reading *g, const struct output_format *format, struct str tools_json, enum reading_calls calls, struct str prompt_tail, struct err *err)
 {
     yyjson_doc *tools = NULL;
     if (format == output_format_at(0))
         return 0;
     if (tools_json.p && !(tools = json_parse(tools_json, "tools", err)))
         return ERR_FORMAT;
-    struct output_options o = {.format = format, .tools = yyjson_doc_get_root(tools), .prompt_tail = prompt_tail, .calls = calls,
+    struct output_options o = {.format = format, .tools = yyjson_doc_get_root(tools), .prompt_tail = prompt_tail,
+                               .calls = calls != READING_NO_CALLS, .told_only = calls == READING_TOLD_CALLS,
                                .id_seed = rng_seed_draw()};
     int rc = output_open(&o, &g->parser, err);
     json_free(tools);

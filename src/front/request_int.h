@@ -41,7 +41,7 @@ struct rh_request {
     struct prompt_trace trace;  /* of a chat */
     struct answer *answers;     /* [n]; of a chat */
     const struct output_format *output;
-    bool no_calls;
+    bool no_calls, told_calls;
     struct reading *readings;   /* [n]; opened when the prompt is known */
     struct str stops[ENGINE_STOP_MAX];
     uint32_t stop_count;

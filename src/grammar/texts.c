@@ -14,6 +14,11 @@ struct place {
     uint32_t from, to; /* texts that are still possible: they share `matched` bytes */
 };
 
+/* places in id_texts.order: ids that begin with the same bytes */
+struct range {
+    uint32_t from, to;
+};
+
 struct texts {
     struct constraint base;
     const struct id_texts *ids;
@@ -23,6 +28,7 @@ struct texts {
     uint32_t *ends;          /* bits: end ids */
     struct str mark;
     uint8_t border[TEXTS_MARK_MAX]; /* of the mark's first i + 1 bytes: the longest beginning that is an end, too */
+    struct range *ranges;    /* [ids->longest + 2] scratch of one walk */
     uint32_t *beyond;        /* [beyond_count] ids that may complete the mark with bytes to spare */
     uint32_t beyond_count;
     struct place places[TEXTS_REWIND_MAX];
@@ -120,21 +126,48 @@ static bool take(const struct texts *t, struct place *p, uint32_t id)
     return p->phase == WAITING ? waiting_bytes(t, p, b) : b.n && forced_bytes(t, p, b);
 }
 
+/* ---- ids by their bytes: a vocabulary is not walked for each token, only what goes on as a text does ---- */
+
+/* The first place in r whose byte at `depth` is at least c; ids that end before it come first. */
+static uint32_t byte_at_least(const struct texts *t, struct range r, size_t depth, unsigned c)
+{
+    while (r.from < r.to) {
+        uint32_t mid = r.from + (r.to - r.from) / 2;
+        struct str b = bytes_of(t->ids, t->ids->order[mid]);
+        if (b.n <= depth || (unsigned char)b.p[depth] < c)
+            r.from = mid + 1;
+        else
+            r.to = mid;
+    }
+    return r.from;
+}
+
+/* Those of r, which share their first `depth` bytes, that have c next. */
+static struct range narrow(const struct texts *t, struct range r, size_t depth, char c)
+{
+    struct range out = {byte_at_least(t, r, depth, (unsigned char)c), r.to};
+    out.to = byte_at_least(t, out, depth, (unsigned char)c + 1u);
+    return out;
+}
+
+static bool ends_at(const struct texts *t, struct range r, uint32_t place, size_t depth)
+{
+    return place < r.to && bytes_of(t->ids, t->ids->order[place]).n == depth;
+}
+
 /* The longest special token whose text the possible texts all go on with; -1: none. */
 static int64_t special_next(const struct texts *t, const struct place *p)
 {
     int64_t best = -1;
-    size_t longest = 0;
     struct str next = rest(t, p, p->from);
-    for (uint32_t w = 0; w < constraint_words(t->ids->count); w++)
-        for (uint32_t left = t->ids->special[w]; left; left &= left - 1) {
-            uint32_t id = w * 32 + (uint32_t)__builtin_ctz(left);
-            struct str b = bytes_of(t->ids, id);
-            if (b.n > longest && str_starts(next, b) && !bit(t->ends, id)) {
-                longest = b.n;
-                best = id;
-            }
-        }
+    struct range r = {t->ids->plain_count, t->ids->plain_count + t->ids->special_count};
+    for (size_t depth = 1; depth <= next.n && r.from < r.to; depth++) {
+        bool found = false;
+        r = narrow(t, r, depth - 1, next.p[depth - 1]);
+        for (uint32_t i = r.from; !found && ends_at(t, r, i, depth); i++)
+            if ((found = !bit(t->ends, t->ids->order[i])))
+                best = t->ids->order[i];
+    }
     return best;
 }
 
@@ -156,19 +189,53 @@ static void mask_waiting(const struct texts *t, const struct place *p, uint32_t 
     }
 }
 
+static void admit(const struct texts *t, uint32_t place, uint32_t *words)
+{
+    uint32_t id = t->ids->order[place];
+    if (!bit(t->ends, id))
+        words[id / 32] |= 1u << id % 32;
+}
+
+/* The ids that `text` goes on with: its beginnings, and what begins with all of it.  ranges[0..*deep] are those of the text before, with which it
+ * shares `shared` bytes: what they say of these is done. */
+static void admit_text(const struct texts *t, struct str text, size_t shared, size_t *deep, uint32_t *words)
+{
+    size_t depth = shared;
+    if (shared > *deep)
+        return; /* nothing goes on so far */
+    for (struct range r = t->ranges[depth]; depth < text.n; t->ranges[depth] = r) {
+        r = narrow(t, r, depth, text.p[depth]);
+        if (r.from == r.to)
+            break;
+        depth++;
+        for (uint32_t i = r.from; ends_at(t, r, i, depth); i++)
+            admit(t, i, words);
+    }
+    *deep = depth;
+    for (uint32_t i = t->ranges[depth].from; depth == text.n && i < t->ranges[depth].to; i++)
+        admit(t, i, words);
+}
+
+static size_t shared_bytes(struct str a, struct str b)
+{
+    size_t n = 0;
+    while (n < a.n && n < b.n && a.p[n] == b.p[n])
+        n++;
+    return n;
+}
+
 static void mask_forced(const struct texts *t, const struct place *p, uint32_t *words)
 {
     int64_t special = special_next(t, p);
+    size_t deep = 0;
     memset(words, 0, t->words * sizeof *words);
     if (special >= 0) {
         words[special / 32] |= 1u << special % 32;
         return;
     }
-    for (uint32_t id = 0; id < t->ids->count; id++) {
-        struct place after = *p;
-        if (!bit(t->ids->special, id) && take(t, &after, id))
-            words[id / 32] |= 1u << id % 32;
-    }
+    t->ranges[0] = (struct range){0, t->ids->plain_count};
+    for (uint32_t i = p->from; i < p->to; i++)
+        admit_text(t, rest(t, p, i), i > p->from ? shared_bytes(rest(t, p, i - 1), rest(t, p, i)) : 0, &deep, words);
 }
 
 static void texts_mask(struct constraint *c, uint32_t *words)
@@ -216,6 +283,7 @@ static void texts_free(struct constraint *c)
     mem_free(t->texts);
     mem_free(t->memory);
     mem_free(t->ends);
+    mem_free(t->ranges);
     mem_free(t->beyond);
     mem_free(t);
 }
@@ -293,6 +361,45 @@ static int find_beyond(struct texts *t, struct err *err)
     return 0;
 }
 
+struct id_text {
+    struct str bytes;
+    uint32_t id;
+    bool special;
+};
+
+static int by_bytes(const void *a, const void *b)
+{
+    const struct id_text *x = a, *y = b;
+    int c = x->special != y->special ? x->special - y->special : str_cmp(x->bytes, y->bytes);
+    return c ? c : (x->id > y->id) - (x->id < y->id);
+}
+
+int id_texts_sort(struct id_texts *t, struct err *err)
+{
+    struct id_text *list = mem_try_array(t->count, sizeof *list);
+    uint32_t n = 0;
+    t->order = mem_try_array(t->count, sizeof *t->order);
+    t->plain_count = t->special_count = t->longest = 0;
+    if (!list || !t->order) {
+        mem_free(list);
+        return err_nomem(err, "texts of ids", t->count * sizeof *list);
+    }
+    for (uint32_t id = 0; id < t->count; id++) {
+        struct id_text *e = &list[n];
+        *e = (struct id_text){bytes_of(t, id), id, bit(t->special, id)};
+        n += e->bytes.n > 0;
+        t->longest = e->bytes.n > t->longest ? (uint32_t)e->bytes.n : t->longest;
+    }
+    qsort(list, n, sizeof *list, by_bytes);
+    for (uint32_t i = 0; i < n; i++) {
+        t->order[i] = list[i].id;
+        t->special_count += list[i].special;
+    }
+    t->plain_count = n - t->special_count;
+    mem_free(list);
+    return 0;
+}
+
 int constraint_texts_open(const struct texts_config *cfg, uint32_t vocab, struct constraint **out, struct err *err)
 {
     *out = NULL;
@@ -306,7 +413,8 @@ int constraint_texts_open(const struct texts_config *cfg, uint32_t vocab, struct
     t->ids = cfg->ids;
     t->words = constraint_words(vocab);
     t->ends = mem_try_zero(t->words, sizeof *t->ends);
-    int rc = t->ends ? copy_texts(t, cfg, err) : err_nomem(err, "forced texts", t->words * sizeof *t->ends);
+    t->ranges = mem_try_array(cfg->ids->longest + 2u, sizeof *t->ranges);
+    int rc = t->ends && t->ranges ? copy_texts(t, cfg, err) : err_nomem(err, "forced texts", t->words * sizeof *t->ends);
     if (rc == 0) {
         for (uint32_t i = 0; i < cfg->end_count; i++)
             if (cfg->end_ids[i] < vocab)

@@ -20,7 +20,13 @@ struct id_texts {
     const char *bytes;
     const uint32_t *ends;    /* [count] of each in bytes */
     const uint32_t *special; /* bits; [constraint_words(count)] */
+    /* by id_texts_sort: */
+    uint32_t *order;         /* ids that write something, ascending by bytes, then by id: plain_count plain ones, then special_count special ones */
+    uint32_t plain_count, special_count;
+    uint32_t longest;        /* bytes of one */
 };
+/* Fills order from what stands above it; the owner frees order by mem_free.  Without it no constraint can be opened. */
+int id_texts_sort(struct id_texts *t, struct err *err);
 
 enum { TEXTS_REWIND_MAX = 64, TEXTS_MARK_MAX = 64, TEXTS_COUNT_MAX = 4096 };
 

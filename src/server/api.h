@@ -109,6 +109,7 @@ struct params {
     bool show_prompt_logprobs;
     bool call_required;            /* tool_choice required, or a tool's name */
     struct str call_name;          /* {NULL, 0}: any */
+    yyjson_val *allowed;           /* tool_choice allowed_tools: the only ones that the template is told of and that may be called; NULL: all */
     yyjson_val *tool_choice;       /* as it was given; NULL */
     unsigned left_away;            /* VOLATILE_X of its texts */
     yyjson_val *variables;         /* chat_template_kwargs */
@@ -165,8 +166,9 @@ int body_route(struct call *c, struct api_error *e, const struct field_list *fie
 int chat_messages_read(struct reader *r, yyjson_val *v, const char *pointer);
 int chat_tools_read(struct reader *r, yyjson_val *v, const char *pointer);
 int chat_tool_choice_read(struct reader *r, yyjson_val *v, const char *pointer);
-/* A call that is required: is there such a tool?  Each is {name} or {function: {name}}. */
+/* Are the tools there that tool_choice names?  Each is {name} or {function: {name}}. */
 int chat_call_check(struct reader *r, yyjson_val *tools);
+bool chat_tool_told(const struct params *p, struct str name); /* tool_choice leaves it to the model */
 void chat_system_put(struct reader *r, struct buf *out, struct str text); /* a system message's text as JSON, without what is volatile */
 /* p->chat from what was read; variables with effort and thinking among them. */
 int chat_finish(struct reader *r);

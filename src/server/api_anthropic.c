@@ -10,8 +10,6 @@
 #include "server/routes.h"
 #include "server/turn.h"
 
-#include <stdlib.h>
-
 enum { TOOLS_MAX = 1024 };
 
 /* ---- stream ---- */
@@ -366,11 +364,11 @@ static int put_answer_block(struct reader *r, yyjson_val *block, const char *poi
         yyjson_val *name = yyjson_obj_get(block, "name"), *id = yyjson_obj_get(block, "id"), *input = yyjson_obj_get(block, "input");
         if (!yyjson_is_str(name) || !yyjson_is_str(id) || !yyjson_is_obj(input))
             return api_fail(r->err, 400, "invalid_type", pointer, "%s: expected id, name and input (an object)", pointer);
-        char *json = yyjson_val_write(input, 0, NULL);
-        if (!json)
-            return no_memory(r);
-        turn_call(t, json_str(id), json_str(name), str_of(json));
-        free(json); /* yyjson's own block */
+        struct buf json = {0};
+        json_put(&json, input);
+        turn_call(t, json_str(id), json_str(name), buf_view(&json));
+        t->calls.failed |= json.failed;
+        buf_free(&json);
     } else if (!str_is(type, "redacted_thinking"))
         return api_fail(r->err, 400, "unsupported_content", pointer_at(at, pointer, "type"), "%s: blocks of type '%.*s' are not supported", at, STR_ARG(type));
     return 0;
@@ -454,13 +452,9 @@ static int put_tools(struct reader *r)
                           STR_ARG(type));
         if (rc == 0 && (name.n == 0 || !yyjson_is_obj(schema)))
             rc = api_fail(r->err, 400, "invalid_type", at, "%s: expected a name and an input_schema (an object)", at);
-        char *json = rc ? NULL : yyjson_val_write(schema, 0, NULL);
-        if (rc == 0 && !json)
-            rc = no_memory(r);
         if (rc)
             break;
-        tool_put(&b, name, json_str(text), json);
-        free(json); /* yyjson's own block */
+        tool_put(&b, name, json_str(text), schema);
     }
     buf_char(&b, ']');
     struct str kept = rc || b.failed ? (struct str){0} : arena_try_str(&r->p->arena, buf_view(&b));

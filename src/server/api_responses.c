@@ -6,8 +6,6 @@
 #include "server/routes.h"
 #include "server/turn.h"
 
-#include <stdlib.h>
-
 enum { TOOLS_MAX = 1024 };
 
 struct responses_fields { /* read together */
@@ -306,11 +304,12 @@ static int put_tools(struct reader *r)
             rc = api_fail(r->err, 400, "invalid_value", pointer_at(inner, at, "name"), "%s: expected a name", inner);
         else if (yyjson_is_true(yyjson_obj_get(tool, "strict")))
             rc = api_fail(r->err, 400, "unsupported_parameter", pointer_at(inner, at, "strict"), "%s: true is not supported", inner);
-        char *json = rc || !yyjson_is_obj(schema) ? NULL : yyjson_val_write(schema, 0, NULL);
+        else if (schema && !yyjson_is_null(schema) && !yyjson_is_obj(schema))
+            rc = field_type(r, schema, pointer_at(inner, at, "parameters"), "an object");
         if (rc)
             break;
-        tool_put(&b, name, json_str(text), json);
-        free(json); /* yyjson's own block */
+        if (chat_tool_told(r->p, name))
+            tool_put(&b, name, json_str(text), yyjson_is_obj(schema) ? schema : NULL);
     }
     buf_char(&b, ']');
     struct str kept = rc || b.failed ? (struct str){0} : arena_try_str(&r->p->arena, buf_view(&b));
@@ -326,10 +325,11 @@ static int put_tools(struct reader *r)
 
 static void put_value(struct buf *b, const char *key, yyjson_val *v, const char *otherwise)
 {
-    char *json = v ? yyjson_val_write(v, 0, NULL) : NULL;
     buf_printf(b, ",\"%s\":", key);
-    buf_z(b, json ? json : otherwise);
-    free(json); /* yyjson's own block */
+    if (v)
+        json_put(b, v);
+    else
+        buf_z(b, otherwise);
 }
 
 /* What the object repeats of the request. */

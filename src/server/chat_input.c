@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "server/volatile.h"
 
-#include <stdlib.h>
+#include <stdio.h>
 
 enum { TOOLS_MAX = 1024, TOOL_NAME_MAX = 256 };
 
@@ -19,13 +19,8 @@ static int no_memory(struct reader *r)
 /* Any value as JSON text. */
 static int put_value(struct reader *r, struct buf *out, yyjson_val *v)
 {
-    size_t n = 0;
-    char *text = yyjson_val_write(v, 0, &n);
-    if (!text)
-        return no_memory(r);
-    buf_put(out, text, n);
-    free(text); /* yyjson's own block */
-    return 0;
+    json_put(out, v);
+    return out->failed ? no_memory(r) : 0;
 }
 
 static int put_part(struct reader *r, struct buf *text, yyjson_val *part, const char *pointer)
@@ -237,7 +232,52 @@ int chat_tools_read(struct reader *r, yyjson_val *v, const char *pointer)
     return 0;
 }
 
-/* "auto", "none", "required", or one tool: {type: function, function: {name}} in chats, {type: function, name} in Responses. */
+/* The tools of a list: {type: function, function: {name}} in chats, {type: function, name} in Responses. */
+static struct str tool_name(yyjson_val *tool)
+{
+    yyjson_val *f = yyjson_obj_get(tool, "function");
+    return json_str(yyjson_obj_get(f ? f : tool, "name"));
+}
+
+static bool among(yyjson_val *tools, struct str name)
+{
+    size_t i, n;
+    yyjson_val *tool;
+    yyjson_arr_foreach(tools, i, n, tool)
+        if (str_eq(tool_name(tool), name))
+            return true;
+    return false;
+}
+
+bool chat_tool_told(const struct params *p, struct str name)
+{
+    return !p->allowed || among(p->allowed, name);
+}
+
+/* {type: allowed_tools, allowed_tools: {mode, tools}} in chats, {type: allowed_tools, mode, tools} in Responses. */
+static int read_allowed(struct reader *r, yyjson_val *v, const char *pointer)
+{
+    yyjson_val *inner = yyjson_obj_get(v, "allowed_tools"), *box = inner ? inner : v, *tools = yyjson_obj_get(box, "tools"), *tool;
+    struct str mode = json_str(yyjson_obj_get(box, "mode"));
+    char own[256], at[256], each[256];
+    size_t i, n;
+    snprintf(own, sizeof own, "%s%s", pointer, inner ? "/allowed_tools" : "");
+    r->p->call_required = str_is(mode, "required");
+    if (!r->p->call_required && !str_is(mode, "auto"))
+        return api_fail(r->err, 400, "invalid_value", pointer_at(at, own, "mode"), "%s: expected auto or required", at);
+    pointer_at(at, own, "tools");
+    if (!yyjson_is_arr(tools) || yyjson_arr_size(tools) == 0 || yyjson_arr_size(tools) > TOOLS_MAX)
+        return api_fail(r->err, 400, "invalid_type", at, "%s: expected an array of 1 to %d tools", at, TOOLS_MAX);
+    yyjson_arr_foreach(tools, i, n, tool) {
+        if (!str_is(json_str(yyjson_obj_get(tool, "type")), "function") || !tool_name(tool).p)
+            return api_fail(r->err, 400, "invalid_type", pointer_index(each, at, i), "%s: expected a function and its name", each);
+    }
+    r->p->allowed = tools;
+    r->p->o.told_calls = true;
+    return 0;
+}
+
+/* "auto", "none", "required", one tool, or some. */
 int chat_tool_choice_read(struct reader *r, yyjson_val *v, const char *pointer)
 {
     struct str text = json_str(v), type = json_str(yyjson_obj_get(v, "type"));
@@ -252,9 +292,11 @@ int chat_tool_choice_read(struct reader *r, yyjson_val *v, const char *pointer)
         return yyjson_is_str(v) ? api_fail(r->err, 400, "invalid_value", pointer, "%s: expected auto, none, required or a function, got '%.*s'", pointer,
                                            STR_ARG(text))
                                 : field_type(r, v, pointer, "a string or an object");
+    if (str_is(type, "allowed_tools"))
+        return read_allowed(r, v, pointer);
     if (!str_is(type, "function"))
-        return api_fail(r->err, 400, "unsupported_parameter", pointer_at(at, pointer, "type"), "%s: '%.*s' is not supported; expected function", at,
-                        STR_ARG(type));
+        return api_fail(r->err, 400, "unsupported_parameter", pointer_at(at, pointer, "type"),
+                        "%s: '%.*s' is not supported; expected function or allowed_tools", at, STR_ARG(type));
     if (!yyjson_is_str(name))
         return field_type(r, name, pointer_at(at, pointer, f ? "function/name" : "name"), "a string");
     r->p->call_required = true;
@@ -264,19 +306,37 @@ int chat_tool_choice_read(struct reader *r, yyjson_val *v, const char *pointer)
 
 int chat_call_check(struct reader *r, yyjson_val *tools)
 {
+    const struct params *p = r->p;
+    struct str missing = p->call_name.p && !among(tools, p->call_name) ? p->call_name : (struct str){0};
     size_t i, n;
     yyjson_val *tool;
-    const struct params *p = r->p;
-    if (!p->call_required)
-        return 0;
-    yyjson_arr_foreach(tools, i, n, tool) {
-        yyjson_val *f = yyjson_obj_get(tool, "function");
-        if (!p->call_name.p || str_eq(json_str(yyjson_obj_get(f ? f : tool, "name")), p->call_name))
-            return 0;
-    }
-    if (!p->call_name.p)
+    yyjson_arr_foreach(p->allowed, i, n, tool)
+        if (!missing.p && !among(tools, tool_name(tool)))
+            missing = tool_name(tool);
+    if (missing.p)
+        return api_fail(r->err, 400, "invalid_value", "/tool_choice", "/tool_choice: there is no tool '%.*s'", STR_ARG(missing));
+    if (p->call_required && yyjson_arr_size(tools) == 0)
         return api_fail(r->err, 400, "invalid_value", "/tool_choice", "/tool_choice: a call is required, but there are no tools");
-    return api_fail(r->err, 400, "invalid_value", "/tool_choice", "/tool_choice: there is no tool '%.*s'", STR_ARG(p->call_name));
+    return 0;
+}
+
+/* All of them as they came, or those that may be called. */
+static int put_tools(struct reader *r, struct buf *out)
+{
+    size_t i, n;
+    yyjson_val *tool;
+    if (!r->p->allowed)
+        return put_value(r, out, r->p->tools);
+    buf_char(out, '[');
+    yyjson_arr_foreach(r->p->tools, i, n, tool) {
+        if (!chat_tool_told(r->p, tool_name(tool)))
+            continue;
+        if (out->n > 1)
+            buf_char(out, ',');
+        json_put(out, tool);
+    }
+    buf_char(out, ']');
+    return out->failed ? no_memory(r) : 0;
 }
 
 /* Variables of the template: what the request says, effort among them. */
@@ -320,7 +380,7 @@ int chat_finish(struct reader *r)
         return api_fail(r->err, 400, "missing_required_parameter", "/messages", "messages is missing");
     p->chat.messages_json = (struct rh_text){p->messages.p, p->messages.n};
     if (p->tools && !p->tools_off && !p->chat.tools_json.p) {
-        rc = put_value(r, &b, p->tools);
+        rc = put_tools(r, &b);
         rc = rc ? rc : keep(r, &b, &p->chat.tools_json);
         b.n = 0;
     }

@@ -57,7 +57,7 @@ void turn_free(struct turn *t)
     buf_free(&t->calls);
 }
 
-void tool_put(struct buf *out, struct str name, struct str description, const char *parameters)
+void tool_put(struct buf *out, struct str name, struct str description, yyjson_val *parameters)
 {
     put_comma(out);
     buf_z(out, "{\"type\":\"function\",\"function\":{\"name\":");
@@ -68,7 +68,7 @@ void tool_put(struct buf *out, struct str name, struct str description, const ch
     }
     if (parameters) {
         buf_z(out, ",\"parameters\":");
-        buf_z(out, parameters);
+        json_put(out, parameters);
     }
     buf_z(out, "}}");
 }

@@ -2,7 +2,7 @@
 #ifndef RH_SERVER_TURN_H
 #define RH_SERVER_TURN_H
 
-#include "base/buf.h"
+#include "base/json.h"
 
 /* An assistant's turn: text, reasoning and calls are one message; owns its buffers; zero-initialise. */
 struct turn {
@@ -15,7 +15,7 @@ void turn_free(struct turn *t);
 
 /* {"role":ROLE,"content": with a comma before it where one is needed: after anything but the list's own bracket. */
 void message_begin(struct buf *out, const char *role);
-/* One function of a list of tools; description may be {NULL, 0}; parameters: JSON, or NULL. */
-void tool_put(struct buf *out, struct str name, struct str description, const char *parameters);
+/* One function of a list of tools; description may be {NULL, 0}; parameters: an object, or NULL. */
+void tool_put(struct buf *out, struct str name, struct str description, yyjson_val *parameters);
 
 #endif

@@ -112,8 +112,33 @@ def test_required_calls_of_the_other_apis(server, client):
         assert out.output[0].type == "function_call" and out.output[0].name in allowed
 
 
+def some(*names, mode="auto"):
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [{"type": "function", "function": {"name": n}} for n in names]}}
+
+
+def test_only_some_tools_are_allowed(server, client):
+    """The model is told of those only, so the answer is that of a request with those only; what is required is a call of one of them."""
+    body = {"messages": MESSAGES, "max_tokens": 40, "temperature": 0, "output": "hermes"}
+    few = server.json("/v1/chat/completions", {**body, "tools": TOOLS[1:2]})
+    allowed = server.json("/v1/chat/completions", {**body, "tools": TOOLS, "tool_choice": some("get_time")})
+    assert allowed["choices"][0]["message"] == few["choices"][0]["message"] and allowed["usage"]["prompt_tokens"] == few["usage"]["prompt_tokens"]
+    seen = set()
+    for seed in range(10):
+        _, names = call_of(client, tool_choice=some("get_time", "get_weather", mode="required"), temperature=1.5, seed=seed)
+        seen.add(names[0])
+    assert seen == {"get_time", "get_weather"}
+    flat = [{"type": "function", "name": n, "parameters": {"type": "object"}, "strict": False} for n in NAMES]
+    out = client.responses.create(model="small", max_output_tokens=60, input="Weather?", tools=flat, extra_body={"output": "hermes"},
+                                  tool_choice={"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get_time"}]})
+    assert out.output[0].name == "get_time" and len(out.tools) == 3 and out.tool_choice.type == "allowed_tools"
+
+
 CHOICES = [("sometimes", "/tool_choice"), ({"type": "function", "function": {"name": "nothing"}}, "/tool_choice"), ({"type": "custom"}, "/tool_choice/type"),
-           ({"type": "function", "function": {}}, "/tool_choice/function/name"), (5, "/tool_choice"), ({"type": "allowed_tools"}, "/tool_choice/type")]
+           ({"type": "function", "function": {}}, "/tool_choice/function/name"), (5, "/tool_choice"), ({"type": "allowed_tools"}, "/tool_choice/mode"),
+           ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}, "/tool_choice/allowed_tools/tools"),
+           ({"type": "allowed_tools", "allowed_tools": {"mode": "none", "tools": [TOOLS[0]]}}, "/tool_choice/allowed_tools/mode"),
+           ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "web"}]}}, "/tool_choice/allowed_tools/tools/0"),
+           ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "nothing"}}]}}, "/tool_choice")]
 
 
 @pytest.mark.parametrize("choice,param", CHOICES, ids=[json.dumps(c)[:50] for c, _ in CHOICES])

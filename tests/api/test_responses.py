@@ -105,7 +105,7 @@ def test_logprobs(client):
 
 BAD = [({"input": []}, "/input"), ({"input": None}, "/input"), ({"input": [{"type": "image_generation_call"}]}, "/input/0/type"),
        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "/input/0/content/0/type"), ({"tools": [{"type": "web_search"}]}, "/tools/0/type"),
-       ({"tools": [{**TOOL, "strict": True}]}, "/tools/0/strict"), ({"text": {"format": {"type": "json_schema"}}}, "/text/format"),
+       ({"tools": [{**TOOL, "strict": True}]}, "/tools/0/strict"), ({"tools": [{**TOOL, "parameters": 5}]}, "/tools/0/parameters"), ({"text": {"format": {"type": "json_schema"}}}, "/text/format"),
        ({"background": True}, "/background"), ({"conversation": "x"}, "/conversation"), ({"max_output_tokens": 0}, "/max_output_tokens"),
        ({"reasoning": {"effort": "vast"}}, "/reasoning/effort"), ({"tool_choice": "required"}, "/tool_choice")]
 

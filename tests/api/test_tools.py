@@ -84,6 +84,13 @@ def test_what_is_no_call_is_text(client):
     assert out.message.content == SCRIPTS[3]
 
 
+def test_calls_of_tools_that_are_not_allowed_are_text(client):
+    """The model writes two calls, whatever it is told."""
+    some = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "get_time"}}]}}
+    out = chat(client, 0, tool_choice=some).choices[0]
+    assert [c.function.name for c in out.message.tool_calls] == ["get_time"] and '"get_weather"' in out.message.content
+
+
 def test_a_call_that_breaks_off(client):
     out = chat(client, 2).choices[0]
     assert out.finish_reason in ("tool_calls", "stop")

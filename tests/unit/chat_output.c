@@ -102,12 +102,16 @@ static void take(struct output_parser *p, struct script *s)
         script_event(s, &e);
 }
 
+static yyjson_doc *few_tools; /* what a test tells instead of all tools, and that nothing else may be called; NULL */
+
 static struct output_options options_of(yyjson_val *c)
 {
     yyjson_val *calls = yyjson_obj_get(c, "calls");
     struct output_options o = {.format = output_format_find(json_str(yyjson_obj_get(c, "format"))), .calls = !calls || yyjson_get_bool(calls),
                                .tools = yyjson_obj_get(yyjson_doc_get_root(doc), "tools"), .prompt_tail = json_str(yyjson_obj_get(c, "prompt")),
-                               .id_seed = 7};
+                               .id_seed = 7, .told_only = few_tools};
+    if (few_tools)
+        o.tools = yyjson_doc_get_root(few_tools);
     assert_non_null(o.format);
     return o;
 }
@@ -274,6 +278,38 @@ static void every_cutting_gives_the_same_events(void **state)
         }
         script_free(&whole);
     }
+}
+
+/* Told of one tool only, whatever the format: calls of it are those of then where nothing else is called, and of others there are none. */
+static void calls_of_other_tools_are_text(void **state)
+{
+    struct err e = {0};
+    size_t i, n, same = 0, text = 0;
+    yyjson_val *c;
+    (void)state;
+    yyjson_arr_foreach(yyjson_obj_get(yyjson_doc_get_root(doc), "cases"), i, n, c)
+    {
+        struct script all, few;
+        play(c, NULL, 0, &all);
+        few_tools = json_parse(STR("[{\"type\": \"function\", \"function\": {\"name\": \"now\"}}]"), "tools", &e);
+        play(c, NULL, 0, &few);
+        json_free(few_tools);
+        few_tools = NULL;
+        struct str lines = buf_view(&few.lines), rest = buf_view(&all.lines), line;
+        bool others = false;
+        while (str_split(&rest, '\n', &line))
+            others |= (str_starts(line, STR("call ")) || str_starts(line, STR("broken "))) && !str_starts(line, STR("call \"now\""));
+        if (!others && !str_eq(lines, buf_view(&all.lines)))
+            fail_msg("%s:\n%.*s", case_name(c), STR_ARG(lines));
+        same += !others && all.calls;
+        text += others;
+        while (str_split(&lines, '\n', &line))
+            if ((str_starts(line, STR("call ")) || str_starts(line, STR("broken "))) && str_find(line, STR("\"now\"")) == SIZE_MAX)
+                fail_msg("%s: %.*s", case_name(c), STR_ARG(line));
+        script_free(&all);
+        script_free(&few);
+    }
+    assert_true(same > 5 && text > 40);
 }
 
 /* ---- the round trip: what a template writes is read back ---- */
@@ -624,6 +660,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recordings_give_their_events),
         cmocka_unit_test(every_cutting_gives_the_same_events),
+        cmocka_unit_test(calls_of_other_tools_are_text),
         cmocka_unit_test(what_templates_write_is_read_back),
         cmocka_unit_test(documentation_lists_the_formats),
         cmocka_unit_test(formats_are_found),

@@ -1,6 +1,9 @@
 /* The loop: one answer whatever the schedule; ends, limits, the ring, cancel, reuse, pre-emption. */
 #include "engine_rig.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 static struct engine_request_config greedy_config(int64_t max_tokens)
 {
     return rig_request(max_tokens, 0, 0);
@@ -373,6 +376,46 @@ static void each_step_in_flight_is_planned(void **state)
     assert_true(rig_steps == 1 || bytes > one + 3 * ids);
 }
 
+/* ---- a task of another kind, once nobody runs ---- */
+
+static _Atomic bool told;
+
+static int wait_until_told(void *ctx, struct kv *kv, struct err *err)
+{
+    (void)ctx;
+    (void)kv;
+    for (int i = 0; i < 400 && !atomic_load(&told); i++)
+        rig_sleep_us(5000);
+    return atomic_load(&told) ? 0 : err_set(err, ERR_BUSY, "nobody was told for two seconds");
+}
+
+static void *run_task(void *out)
+{
+    struct err err = {0};
+    *(int *)out = engine_exclusive(rig.engine, wait_until_told, NULL, &err);
+    return NULL;
+}
+
+/* A measurement may take long: who waits for the end of an answer hears of it before, not after. */
+static void a_task_does_not_hold_the_last_events_back(void **state)
+{
+    uint32_t prompt[20];
+    static struct rig_result r;
+    pthread_t thread;
+    int rc = 1;
+    (void)state;
+    rig_prompt(8, prompt, 20);
+    struct engine_request_config c = greedy_config(30);
+    atomic_store(&told, false);
+    struct engine_request *q = rig_submit(&rig, &c, prompt, 20);
+    assert_int_equal(pthread_create(&thread, NULL, run_task, &rc), 0);
+    rig_finish(q, 1, &r);
+    atomic_store(&told, true);
+    pthread_join(thread, NULL);
+    assert_int_equal(r.count, 30);
+    assert_int_equal(rc, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -388,6 +431,7 @@ int main(void)
         RIG_TEST(closing_ends_everything),
         RIG_TEST(scores_do_not_depend_on_chunks),
         RIG_TEST(each_step_in_flight_is_planned),
+        RIG_TEST(a_task_does_not_hold_the_last_events_back),
     };
     return rig_run_group(tests);
 }

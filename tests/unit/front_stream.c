@@ -123,7 +123,7 @@ static void special_tokens_reach_the_parser_and_nobody_else(void **state)
     struct err err = {0};
     struct encode_options opt = {.parse_special = true};
     stream_open(&s);
-    assert_int_equal(reading_open(&g, output_format_find(STR("harmony")), (struct str){0}, true, STR("<|start|>assistant"), &err), 0);
+    assert_int_equal(reading_open(&g, output_format_find(STR("harmony")), (struct str){0}, READING_CALLS, STR("<|start|>assistant"), &err), 0);
     for (size_t i = 0; i <= sizeof pieces / sizeof *pieces; i++) {
         struct token_ids ids = {0};
         bool ended = i == sizeof pieces / sizeof *pieces;

@@ -8,7 +8,10 @@
 
 #include <cmocka.h>
 
+#include "base/buf.h"
+#include "base/mem.h"
 #include "base/rng.h"
+#include "base/thread.h"
 #include "grammar/texts.h"
 
 static const char *const pieces[] = {"<call>", "<", "call", ">", "<ca", "ll>", "\n", "{\"", "name", "\": \"", "get", "_w", "_t", "g", "e", "t", "\"", "\", ",
@@ -17,7 +20,7 @@ enum { COUNT = sizeof pieces / sizeof *pieces, WORDS = (COUNT + 5 + 31) / 32, SP
 
 static char bytes[512];
 static uint32_t ends[COUNT], special[WORDS];
-static struct id_texts ids = {COUNT, bytes, ends, special};
+static struct id_texts ids = {.count = COUNT, .bytes = bytes, .ends = ends, .special = special};
 
 static void make_ids(bool with_special)
 {
@@ -30,6 +33,8 @@ static void make_ids(bool with_special)
     }
     if (with_special)
         special[0] = 1u << SPECIAL_CALL | 1u << SPECIAL_THINK;
+    mem_free(ids.order);
+    assert_int_equal(id_texts_sort(&ids, NULL), 0);
 }
 
 static const struct str two[] = {STR("<call>\n{\"name\": \"get_w\", {"), STR("<call>\n{\"name\": \"get_t\", {"), STR("<call>\n{\"name\": \"g\", {")};
@@ -171,12 +176,108 @@ static void bad_lists_are_refused(void **state)
     constraint_free(c);
 }
 
+/* ---- a large vocabulary ---- */
+
+enum { BIG = 160000, TOOLS = 300 };
+
+struct big {
+    struct id_texts ids;
+    struct buf bytes, names;
+    uint32_t *ends, *special;
+    struct str texts[TOOLS];
+};
+
+/* Ids as real vocabularies have them: pieces of the texts of every length, long runs, many that nothing goes on with, a few hundred special ones. */
+static void make_big(struct big *b)
+{
+    static const char letters[] = "abcdefgh_{\": \n<>";
+    memset(b, 0, sizeof *b);
+    for (uint32_t k = 0; k < TOOLS; k++)
+        buf_printf(&b->names, "<call>\n{\"name\": \"get_%u_weather\", \"arguments\": {", k * 7919 % 1000);
+    struct str all = buf_view(&b->names);
+    for (uint32_t k = 0; k < TOOLS; k++) {
+        size_t n = str_find(str_from(all, 1), STR("<call>"));
+        b->texts[k] = str_n(all.p, n == SIZE_MAX ? all.n : n + 1);
+        all = str_from(all, b->texts[k].n);
+    }
+    b->ends = mem_try_array(BIG, sizeof *b->ends);
+    b->special = mem_try_zero(constraint_words(BIG), sizeof *b->special);
+    for (uint32_t id = 0; id < BIG; id++) {
+        uint32_t c[4] = {id, 0, 0, 0}, r[4];
+        rng_philox(21, c, r);
+        size_t n = r[0] % 12;
+        for (size_t i = 0; i < n && id % 4; i++)
+            buf_char(&b->bytes, letters[(r[1] >> i) % (sizeof letters - 1)]);
+        if (id % 4 == 0)
+            buf_str(&b->bytes, str_n(b->names.p + r[2] % (b->names.n - 16), n));
+        b->ends[id] = (uint32_t)b->bytes.n;
+        if (r[3] % 500 == 0)
+            b->special[id / 32] |= 1u << id % 32;
+    }
+    b->ids = (struct id_texts){.count = BIG, .bytes = b->bytes.p, .ends = b->ends, .special = b->special};
+    assert_int_equal(id_texts_sort(&b->ids, NULL), 0);
+}
+
+static void free_big(struct big *b)
+{
+    buf_free(&b->bytes);
+    buf_free(&b->names);
+    mem_free(b->ends);
+    mem_free(b->special);
+    mem_free(b->ids.order);
+}
+
+/* Each forced token costs a mask on the engine's thread, while all others wait. */
+static void a_mask_is_what_advance_takes_and_does_not_walk_the_vocabulary(void **state)
+{
+    static struct big b;
+    static uint32_t words[BIG / 32];
+    struct constraint *c = NULL;
+    int64_t ns = 0;
+    uint32_t masks = 0;
+    (void)state;
+    make_big(&b);
+    struct texts_config cfg = {.ids = &b.ids, .texts = b.texts, .count = TOOLS, .end_ids = (const uint32_t[]){40, 44}, .end_count = 2};
+    for (uint32_t walk = 0; walk < 3; walk++) {
+        assert_int_equal(constraint_texts_open(&cfg, BIG, &c, NULL), 0);
+        for (uint32_t step = 0; step < 12; step++, masks++) {
+            int64_t before = thread_cpu_ns();
+            c->ops->mask(c, words);
+            ns += thread_cpu_ns() - before;
+            uint32_t chosen = UINT32_MAX, seen = 0, want, k[4] = {walk, step, 0, 0}, r[4];
+            rng_philox(22, k, r);
+            for (uint32_t id = 0; id < BIG; id++) {
+                bool good = c->ops->advance(c, id);
+                if (good)
+                    c->ops->rewind(c, 1);
+                if (good != (words[id / 32] >> id % 32 & 1))
+                    fail_msg("walk %u step %u: id %u: advance says %d", walk, step, id, good);
+                seen += good;
+            }
+            want = seen ? r[0] % seen : 0;
+            for (uint32_t id = 0; id < BIG && chosen == UINT32_MAX; id++)
+                if (words[id / 32] >> id % 32 & 1 && want-- == 0)
+                    chosen = id;
+            if (chosen == UINT32_MAX || seen > BIG / 2)
+                break;
+            assert_true(c->ops->advance(c, chosen));
+        }
+        constraint_free(c);
+    }
+    print_message("%u masks of %d ids and %d texts: %.1f us each\n", masks, BIG, TOOLS, (double)ns / 1e3 / masks);
+    assert_true(ns / masks < 1000000);
+    free_big(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(masks_are_what_trying_all_texts_says),
         cmocka_unit_test(a_marker_is_its_own_token),
         cmocka_unit_test(bad_lists_are_refused),
+        cmocka_unit_test(a_mask_is_what_advance_takes_and_does_not_walk_the_vocabulary),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    mem_free(ids.order);
+    return rc;
 }
