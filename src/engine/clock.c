@@ -147,3 +147,11 @@ void costs_learn(struct row_costs *c, uint32_t rows, double took_ns)
     double *t = &c->ns[rows];
     *t = *t > 0 ? 0.8 * *t + 0.2 * took_ns : took_ns;
 }
+
+uint32_t costs_widest(const struct row_costs *c)
+{
+    uint32_t rows = COST_ROWS_MAX;
+    while (rows && c->ns[rows] <= 0)
+        rows--;
+    return rows;
+}

@@ -22,7 +22,10 @@ struct sched_clock {
     double decode_spread, both_spread; /* how far above what was expected all but few steps lie, as a factor; 0: not known */
     uint32_t turn;         /* steps of both kinds since the last without prompt rows */
     double draft_row_ns;   /* a row the draft model catches up with */
-    int64_t draft_looked_ns; /* when it was last asked although it did not seem to pay */
+    double draft_part;     /* what a guess reads, of what a row reads: as long as none was measured */
+    double draft_credit_ns; /* what drafting may still cost, of all sequences */
+    double draft_held_ns;  /* of it: what the rounds of the step being planned were promised */
+    bool draft_begun;      /* it was given something to begin with */
     struct row_costs decode; /* steps without prefill */
     struct row_costs draft;  /* the draft model's, a guess a row */
     int64_t last_ns;       /* end of the step before */
@@ -35,5 +38,6 @@ void clock_learn(struct sched_clock *c, uint32_t prefill_rows, bool decoding, do
 /* What a forward of so many rows takes: measured, read between what was, or guessed past it. */
 double costs_of(const struct row_costs *c, uint32_t rows);
 void costs_learn(struct row_costs *c, uint32_t rows, double took_ns);
+uint32_t costs_widest(const struct row_costs *c); /* the most rows that were measured; 0: none */
 
 #endif

@@ -43,7 +43,9 @@ struct draft_pool {
     struct kv *kv;
     uint32_t rows_max, vocab, context;
     struct draft **asked;      /* [running_max] who guesses in this step */
-    uint32_t asked_count;
+    uint32_t asked_count, paying; /* paying: those whose depth follows what pays */
+    struct proposer_worth worth; /* of the sequence that ended last: the next begins with it */
+    bool worth_known;
     struct draft **in;         /* [running_max] who is in the forward being made; one of each below */
     struct span *spans;
     struct sample_row *rows;
@@ -69,6 +71,8 @@ int draft_open_pool(struct engine *e, struct err *err)
     p->model = e->cfg.draft;
     p->rows_max = e->cfg.rows_max;
     p->vocab = model_info(p->model)->vocab;
+    uint64_t read = model_info(p->model)->read_bytes_per_token, of = model_info(e->model)->read_bytes_per_token;
+    e->clock.draft_part = (double)read / (double)(of ? of : 1);
     p->context = model_info(p->model)->context;
     p->asked = mem_try_zero(most, sizeof *p->asked);
     p->in = mem_try_zero(most, sizeof *p->in);
@@ -134,6 +138,8 @@ void draft_admit(struct engine *e, struct seq *s)
     q.reach = q.reach + PROPOSE_DEPTH_MAX < p->context ? q.reach + PROPOSE_DEPTH_MAX : p->context;
     d->dead = q.count >= p->context || !ids_fit(p, q.ids, q.count) || kv_prefix_lease(p->kv, &q, &d->kv, &hit, NULL) != 0;
     d->known = d->ran = d->dead ? 0 : hit.positions;
+    if (p->worth_known && !s->admitted_before)
+        d->base.worth[0].right = p->worth.right, d->base.worth[0].tried = p->worth.tried;
 }
 
 static int extend(struct draft_pool *p, struct draft *d, uint32_t rows)
@@ -177,15 +183,17 @@ void draft_end(struct engine *e, struct seq *s)
     }
     kv_seq_free(p->kv, d->kv);
     d->kv = NULL;
-}
-
-uint32_t draft_missing(const struct seq *s)
-{
-    const struct draft *d = draft_of(s);
-    return d->ran < s->count ? s->count - d->ran : 0;
+    p->worth = d->base.worth[0];
+    p->worth_known = true;
 }
 
 /* ---- forwards ---- */
+
+/* What drafting costs is taken from its credit; not by requests of a fixed depth, which asked for it whatever it costs. */
+static void charge(struct engine *e, double took_ns)
+{
+    e->clock.draft_credit_ns -= took_ns * e->draft->paying / e->draft->asked_count;
+}
 
 /* The rows put in, and the time they took; what fails guesses no more. */
 static bool forward(struct engine *e, uint32_t count, double *took_ns)
@@ -232,6 +240,8 @@ static void catch_up(struct engine *e)
     }
     if (n == 0 || !forward(e, n, &took))
         return;
+    if (e->clock.draft_row_ns > 0) /* the first time shows what they take */
+        charge(e, took);
     e->clock.draft_row_ns = e->clock.draft_row_ns > 0 ? 0.8 * e->clock.draft_row_ns + 0.2 * took / total : took / total;
     for (uint32_t i = 0; i < n; i++) {
         struct draft *d = p->in[i];
@@ -297,6 +307,7 @@ static bool guess_once(struct engine *e)
         return false;
     if (!forward(e, n, &took))
         return true;
+    charge(e, took);
     if (total == n)
         costs_learn(&e->clock.draft, n, took);
     for (uint32_t i = 0; i < n; i++)
@@ -309,7 +320,7 @@ void draft_guess(struct engine *e)
     struct draft_pool *p = e->draft;
     if (!p)
         return;
-    p->asked_count = 0;
+    p->asked_count = p->paying = 0;
     for (uint32_t i = 0; i < e->running_count; i++) {
         struct seq *s = e->running[i];
         struct draft *d = draft_of(s);
@@ -321,6 +332,7 @@ void draft_guess(struct engine *e)
             continue;
         settle(p, d);
         p->asked[p->asked_count++] = d;
+        p->paying += s->request->propose_depth == 0;
     }
     catch_up(e);
     while (guess_once(e)) {
@@ -346,6 +358,12 @@ static void draft_observe(struct proposer *p, const uint32_t *tokens, uint32_t c
     (void)p, (void)tokens, (void)count; /* it catches up when it is asked */
 }
 
+static uint32_t draft_missing(const struct proposer *p, uint32_t count)
+{
+    const struct draft *d = (const struct draft *)(const void *)p;
+    return d->ran < count ? count - d->ran : 0;
+}
+
 static void draft_free(struct proposer *p)
 {
     mem_free(p); /* its state was kept or freed when the sequence ended */
@@ -354,7 +372,8 @@ static void draft_free(struct proposer *p)
 int draft_open(struct seq *s, struct proposer **out, struct err *err)
 {
     static const struct proposer_ops ops = {.name = "draft", .kind = PROPOSER_DRAFT, .counts_as_draft = true, .prior = {0.7, 0.7, 0.7, 0.7},
-                                            .propose = draft_propose, .observe = draft_observe, .free = draft_free};
+                                            .propose = draft_propose, .observe = draft_observe, .missing = draft_missing,
+                                            .free = draft_free};
     struct draft *d = mem_try_zero(1, sizeof *d);
     *out = NULL;
     if (!d)

@@ -17,7 +17,6 @@ void draft_admit(struct engine *e, struct seq *s); /* state for it: what is know
 void draft_guess(struct engine *e); /* fills the rounds that were asked of it, as far as it can */
 uint64_t draft_live_bytes(const struct engine *e);
 int draft_check(const struct engine *e, struct err *err); /* kv_check of its state */
-uint32_t draft_missing(const struct seq *s); /* rows its state lacks, at most */
 void draft_end(struct engine *e, struct seq *s); /* the sequence ends: the draft's state is kept for the next */
 
 #endif

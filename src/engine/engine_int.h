@@ -29,7 +29,7 @@ enum { STEPS_MAX = 2, STEP_LOGIT_ROWS = 16 };
 struct proposal {
     struct proposer *proposer;
     uint32_t class, count;
-    float each, cost; /* what a right one is worth and what the round takes, in steps without it */
+    uint32_t beside_rows, sequences; /* of the step without it */
     uint32_t ids[PROPOSE_DEPTH_MAX];
 };
 
@@ -55,7 +55,8 @@ struct seq {
     struct constraint *constraint; /* what may come next; NULL: anything */
     uint32_t *masks;       /* [PROPOSE_DEPTH_MAX + 1][words] of the rows in flight; with a constraint only */
     struct proposal round; /* of the step being planned */
-    float credit;          /* what guessing may still cost it, in steps: so much was saved, and a little given */
+    double credit;         /* what guessing may still cost it, in steps: so much was saved, and a little given */
+    double decoded;        /* steps it decoded in, those with others in part */
     bool guessing;         /* somebody has a guess: the next step waits for what is chosen */
     const struct sample_result *flying; /* where the choice in flight will lie */
     struct seq *next;      /* waiting list */
@@ -218,8 +219,8 @@ void propose_observe(struct seq *s); /* after tokens were chosen */
 /* Whose guess the sequence takes for a round of at most `room` drafts, and how many of them, into s->round; a draft model's are still to be
  * made.  rows, sequences: of the step without that round. */
 void propose_round(struct engine *e, struct seq *s, uint32_t rows, uint32_t sequences, uint32_t room);
-void propose_settle(struct seq *s, const struct proposal *p, uint32_t accepted, uint32_t looked);
-void propose_earn(struct seq *s, uint32_t sequences); /* it decoded in a step of so many */
+void propose_settle(struct engine *e, struct seq *s, const struct proposal *p, uint32_t accepted, uint32_t looked);
+void propose_earn(struct engine *e, struct seq *s, const struct step *step); /* it decoded in that */
 
 /* batch.c */
 int batch_open(struct engine *e, struct err *err);

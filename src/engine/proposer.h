@@ -45,6 +45,7 @@ struct proposer_ops {
     /* Ids likely to follow tokens[0, count), all of them observed: at most `room`, 0 = none.  *class says of which kind. */
     uint32_t (*propose)(struct proposer *p, const uint32_t *tokens, uint32_t count, uint32_t room, uint32_t *out, uint32_t *class);
     void (*observe)(struct proposer *p, const uint32_t *tokens, uint32_t count); /* tokens[0, count) are there now */
+    uint32_t (*missing)(const struct proposer *p, uint32_t count); /* rows it must run before it can guess; NULL: none */
     void (*free)(struct proposer *p);
 };
 

@@ -128,7 +128,7 @@ static void walk_round(struct engine *e, struct seq *s, const struct step_item *
         take_token(e, s, &w, &results[w.position], end, &delivered);
     end->retained = walk_retained(&w, delivered);
     if (it->round.count)
-        propose_settle(s, &it->round, end->retained, w.position);
+        propose_settle(e, s, &it->round, end->retained, w.position);
     end_walk(&w, end);
 }
 
@@ -210,7 +210,8 @@ static void resolve_item(struct engine *e, struct step *step, const struct step_
     s->in_flight -= it->rows;
     s->samples -= it->samples;
     s->request->outcomes[s->choice].speculation.forwards += s->generated > 0;
-    propose_earn(s, step->decode_count);
+    if (s->generated)
+        propose_earn(e, s, step);
     if (s->request->reveal.logprobs && s->choice == 0)
         note_prompt(step, it);
     if (!cancelled && !s->request->scoring)

@@ -538,6 +538,7 @@ static bool decodes(const struct seq *s)
 static void make_rounds(struct engine *e)
 {
     uint32_t rows = 0, sequences = 0;
+    e->clock.draft_held_ns = 0;
     for (uint32_t i = 0; i < e->running_count; i++) {
         struct seq *s = e->running[i];
         s->round.count = 0;
