@@ -92,18 +92,54 @@ static void decode(const struct kv_layer *l, const uint32_t *table, uint32_t kv_
     }
 }
 
+/* q by the keys of four positions, each sum in the order of its elements. */
+static void dots(const float *q, const float *k, uint32_t d, double out[4])
+{
+    const float *k1 = k + d, *k2 = k1 + d, *k3 = k2 + d;
+    double s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+    for (uint32_t e = 0; e < d; e++) {
+        double x = (double)q[e];
+        s0 += x * (double)k[e];
+        s1 += x * (double)k1[e];
+        s2 += x * (double)k2[e];
+        s3 += x * (double)k3[e];
+    }
+    out[0] = s0, out[1] = s1, out[2] = s2, out[3] = s3;
+}
+
+static void scores(const struct op_attention *op, const struct known *known, const float *q, uint32_t first, uint32_t pos, double *p)
+{
+    uint32_t d = op->layer->d_k, j = first;
+    for (; j + 3 <= pos; j += 4)
+        dots(q, known->k + (size_t)(j - known->from) * d, d, p + (j - first));
+    for (; j <= pos; j++)
+        p[j - first] = ref_linear_sum(known->k + (size_t)(j - known->from) * d, q, d);
+}
+
+/* The sum of n vectors of d elements, each times its weight, in order. */
+static void weigh(const float *v, uint32_t d, const double *p, uint32_t n, double *o)
+{
+    for (; n >= 4; n -= 4, p += 4, v += 4 * (size_t)d)
+        for (uint32_t e = 0; e < d; e++) {
+            double sum = o[e] + p[0] * (double)v[e];
+            sum += p[1] * (double)v[e + d];
+            sum += p[2] * (double)v[e + 2 * d];
+            o[e] = sum + p[3] * (double)v[e + 3 * d];
+        }
+    for (; n; n--, p++, v += d)
+        for (uint32_t e = 0; e < d; e++)
+            o[e] += p[0] * (double)v[e];
+}
+
 /* One row and head over positions [first, pos]; p: scratch [pos - first + 1]. */
 static void attend(const struct op_attention *op, const struct known *known, const float *q, float *y, uint32_t head, uint32_t first,
                    uint32_t pos, double *p)
 {
     const struct kv_layer *l = op->layer;
     double most = -INFINITY, sum = 0, o[KV_HEAD_MAX] = {0};
+    scores(op, known, q, first, pos, p);
     for (uint32_t j = first; j <= pos; j++) {
-        const float *k = known->k + (size_t)(j - known->from) * l->d_k;
-        double dot = 0;
-        for (uint32_t e = 0; e < l->d_k; e++)
-            dot += (double)q[e] * (double)k[e];
-        dot *= (double)op->scale;
+        double dot = p[j - first] * (double)op->scale;
         if (op->softcap > 0)
             dot = (double)(op->softcap * math_tanhf((float)dot / op->softcap));
         p[j - first] = dot;
@@ -114,12 +150,11 @@ static void attend(const struct op_attention *op, const struct known *known, con
         sum = math_expd((double)op->sinks[head] - most);
     }
     for (uint32_t j = first; j <= pos; j++)
-        sum += p[j - first] = math_expd(p[j - first] - most);
-    for (uint32_t j = first; j <= pos; j++) {
-        const float *v = known->v + (size_t)(j - known->from) * l->d_v;
-        for (uint32_t e = 0; e < l->d_v; e++)
-            o[e] += p[j - first] * (double)v[e];
-    }
+        p[j - first] -= most;
+    math_expd_many(p, pos - first + 1);
+    for (uint32_t j = first; j <= pos; j++)
+        sum += p[j - first];
+    weigh(known->v + (size_t)(first - known->from) * l->d_v, l->d_v, p, pos - first + 1, o);
     for (uint32_t e = 0; e < l->d_v; e++)
         y[e] = (float)(o[e] / sum);
 }
@@ -129,7 +164,7 @@ static uint32_t first_of(const struct op_attention *op, uint32_t pos)
     return op->window && pos + 1 > op->window ? pos + 1 - op->window : 0;
 }
 
-static void attend_span(const struct op_attention *op, const struct kv_span *span, struct known *known, double *scores)
+static void attend_span(const struct op_attention *op, const struct kv_span *span, struct known *known, double *scratch)
 {
     const struct kv_layer *l = op->layer;
     const uint32_t per = op->n_heads / l->n_kv_heads;
@@ -140,7 +175,7 @@ static void attend_span(const struct op_attention *op, const struct kv_span *spa
             uint32_t pos = span->pos_first + i, row = span->row_first + i;
             for (uint32_t h = kv_head * per; h < (kv_head + 1) * per; h++)
                 attend(op, known, ref_row(&op->q, row) + (size_t)h * l->d_k, ref_row(&op->y, row) + (size_t)h * l->d_v, h,
-                       first_of(op, pos), pos, scores);
+                       first_of(op, pos), pos, scratch);
         }
     }
 }
@@ -157,15 +192,15 @@ int ref_run_attention(struct device *d, const void *p)
         longest = end - from > longest ? end - from : longest;
     }
     struct known known = {0, mem_try_array(longest * l->d_k, sizeof(float)), mem_try_array(longest * l->d_v, sizeof(float))};
-    double *scores = mem_try_array(longest, sizeof *scores);
-    if (!scores || !known.k || !known.v)
+    double *scratch = mem_try_array(longest, sizeof *scratch);
+    if (!scratch || !known.k || !known.v)
         goto out;
     for (uint32_t s = 0; s < op->span_count; s++)
-        attend_span(op, &op->spans[s], &known, scores);
+        attend_span(op, &op->spans[s], &known, scratch);
     rc = 0;
 out:
     mem_free(known.k);
     mem_free(known.v);
-    mem_free(scores);
+    mem_free(scratch);
     return rc;
 }

@@ -197,18 +197,22 @@ static void put_codes(unsigned char *plane, const struct kv_shape *s, uint32_t d
         }
 }
 
+/* put_codes read back: byte r of block b lies at[(b * rows + r) * step] */
 static void get_codes(const unsigned char *plane, const struct kv_shape *s, uint32_t d, uint32_t slot, bool key, uint8_t *c)
 {
     uint32_t rows = 4 * s->bits;
-    for (uint32_t e = 0; e < d; e++) {
-        uint32_t b = e / 32, i = e % 32;
-        if (s->bits == 8)
-            c[e] = plane[code_at(d, rows, slot, b, i, key)];
-        else if (s->bits == 4)
-            c[e] = plane[code_at(d, rows, slot, b, i % 16, key)] >> (i / 16 * 4) & 15;
-        else
-            c[e] = (uint8_t)((plane[code_at(d, rows, slot, b, i % 8, key)] >> (i / 8 * 2) & 3) |
-                             (plane[code_at(d, rows, slot, b, 8 + i % 4, key)] >> (i / 4) & 1) << 2);
+    const unsigned char *at = plane + code_at(d, rows, slot, 0, 0, key);
+    size_t step = key ? KV_PAGE : 1;
+    for (uint32_t b = 0; b < d / 32; b++, c += 32, at += rows * step) {
+        for (uint32_t r = 0; s->bits == 8 && r < 32; r++)
+            c[r] = at[r * step];
+        for (uint32_t r = 0; s->bits == 4 && r < 16; r++) {
+            c[r] = at[r * step] & 15;
+            c[r + 16] = at[r * step] >> 4;
+        }
+        for (uint32_t r = 0; s->bits == 3 && r < 8; r++)
+            for (uint32_t i = 0; i < 4; i++)
+                c[r + 8 * i] = (uint8_t)((at[r * step] >> (2 * i) & 3) | (at[(8 + r % 4) * step] >> (2 * i + r / 4) & 1) << 2);
     }
 }
 
@@ -243,6 +247,23 @@ static float load_float(const unsigned char *plane, enum kv_format f, size_t at)
     }
     memcpy(&half, plane + 2 * at, 2);
     return f == KV_F16 ? dtype_f16_to_f32(half) : dtype_bf16_to_f32(half);
+}
+
+static void load_floats(const unsigned char *plane, enum kv_format f, uint32_t d, uint32_t slot, bool key, float *x)
+{
+    size_t at = key ? slot : (size_t)slot * d, step = key ? KV_PAGE : 1;
+    uint16_t half;
+    if (f == KV_F32)
+        for (uint32_t e = 0; e < d; e++, at += step)
+            memcpy(x + e, plane + 4 * at, 4);
+    else if (f == KV_F16)
+        for (uint32_t e = 0; e < d; e++, at += step) {
+            memcpy(&half, plane + 2 * at, 2);
+            x[e] = dtype_f16_to_f32(half);
+        }
+    else
+        for (uint32_t e = 0; e < d; e++, at += step)
+            x[e] = load_float(plane, f, at);
 }
 
 void kv_store(unsigned char *plane, enum kv_format f, uint32_t d, uint32_t slot, bool key, const float *x)
@@ -289,17 +310,17 @@ void kv_load(const unsigned char *plane, enum kv_format f, uint32_t d, uint32_t 
     struct kv_shape s = kv_shape_of(f, d);
     uint8_t codes[KV_HEAD_MAX];
     if (s.code == KV_CODE_FLOAT) {
-        for (uint32_t e = 0; e < d; e++)
-            x[e] = load_float(plane, f, key ? (size_t)e * KV_PAGE + slot : (size_t)slot * d + e);
+        load_floats(plane, f, d, slot, key, x);
         return;
     }
     const int8_t *table = kv_code_table(f);
     get_codes(plane, &s, d, slot, key, codes);
-    for (uint32_t e = 0; e < d; e++) {
-        size_t at = scale_at(&s, slot, e / s.group, key);
-        float scale = load_float(plane + s.scales_at, KV_F16, at);
-        float minimum = s.minima_at ? load_float(plane + s.minima_at, KV_F16, at) : 0;
-        x[e] = fmaf((float)code_value(&s, table, codes[e]), scale, minimum);
+    for (uint32_t g = 0; g < s.groups; g++) {
+        size_t at = scale_at(&s, slot, g, key);
+        double scale = (double)load_float(plane + s.scales_at, KV_F16, at);
+        double minimum = s.minima_at ? (double)load_float(plane + s.minima_at, KV_F16, at) : 0;
+        for (uint32_t e = g * s.group; e < (g + 1) * s.group; e++) /* exact in f64, so rounded once */
+            x[e] = (float)(code_value(&s, table, codes[e]) * scale + minimum);
     }
     kv_turn_back(&s, x, d);
 }

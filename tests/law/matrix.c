@@ -253,7 +253,7 @@ static int by_machine(const void *a, const void *b)
 
 /* ---- running them ---- */
 
-enum { UNIT_CELLS = 200, CELL_SECONDS = 600, JOBS_MAX = 256, CELL_NOT_RUN = 3 };
+enum { UNIT_CELLS = 120, CELL_SECONDS = 600, JOBS_MAX = 256, CELL_NOT_RUN = 3 };
 
 /* How it was asked for. */
 struct options {
@@ -263,7 +263,7 @@ struct options {
     int models_at;
 };
 
-/* Cells that one process runs one after the other: those of a model and state format, and of one machine where they are many. */
+/* Cells that one process runs one after the other: of a model and state format, mostly of one machine. */
 struct unit {
     uint32_t first, end;
 };
@@ -286,39 +286,37 @@ static uint32_t units_make(const struct cell *cells, uint32_t count, struct unit
     uint32_t n = 0;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t same = i ? words_in_common(&cells[i - 1], &cells[i]) : 0;
-        if (same <= AXIS_KV || (same <= AXIS_MACHINE && i - out[n - 1].first >= UNIT_CELLS))
+        if (same <= AXIS_KV || i - out[n - 1].first >= UNIT_CELLS)
             out[n++].first = i;
         out[n - 1].end = i + 1;
     }
     return n;
 }
 
-static void work(const struct options *o, const struct cell *cells, const struct unit *units, uint32_t unit_count, struct shared *shared,
-                 char **models, uint32_t model_count)
+static void work(const struct options *o, struct matrix *m, const struct cell *cells, const struct unit *units, uint32_t unit_count,
+                 struct shared *shared)
 {
-    static struct matrix m;
     uint32_t u;
-    matrix_open(&m, model_count, (const char *const *)models, o->device, o->cpu);
     while ((u = atomic_fetch_add(&shared->next_unit, 1)) < unit_count)
         for (uint32_t i = units[u].first; u % o->shards == o->shard - 1 && i < units[u].end; i++) {
             alarm(CELL_SECONDS); /* what hangs is not run */
-            shared->verdict[i] = (unsigned char)matrix_run(&m, &cells[i]);
+            shared->verdict[i] = (unsigned char)matrix_run(m, &cells[i]);
             fflush(stdout);
         }
     alarm(0);
-    matrix_close(&m);
+    matrix_close(m);
 }
 
 /* In processes of their own: one that dies takes no other with it. */
-static int run_cells(const struct options *o, const struct cell *cells, const struct unit *units, uint32_t unit_count, struct shared *shared,
-                     char **models, uint32_t model_count)
+static int run_cells(const struct options *o, struct matrix *m, const struct cell *cells, const struct unit *units, uint32_t unit_count,
+                     struct shared *shared)
 {
     int failed = 0, status;
     fflush(stdout);
     for (uint32_t j = 0; j < o->jobs; j++) {
         pid_t pid = fork();
         if (pid == 0) {
-            work(o, cells, units, unit_count, shared, models, model_count);
+            work(o, m, cells, units, unit_count, shared);
             fflush(stdout);
             _exit(0);
         }
@@ -392,7 +390,8 @@ static int tell_all(const struct options *o, const struct matrix *m, const struc
     if (o->table_path)
         fclose(f);
     mem_free(t.pairs);
-    printf("%s: %u cells, %u mismatches, %u refused by name, %u not run; %.0f s\n", o->what, good + wrong, wrong, refused, missing, seconds);
+    printf("%s: %u cells, %u mismatches, %u refused by name, %u not run; %.0f s, %.1f cells/s\n", o->what, good + wrong, wrong, refused, missing,
+           seconds, (good + wrong) / seconds);
     return wrong != 0 || missing != 0 || good == 0;
 }
 
@@ -403,7 +402,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: law_matrix [pairs|triples|full] [-j JOBS] [--shard I/N] [--count] [--cpu] [--device cuda] [--table FILE] MODEL...\n");
         return 2;
     }
-    static struct matrix m; /* for its sizes and names */
+    static struct matrix m; /* each process opens what its cells need, the plain answers are shared */
     struct cell *cells = NULL;
     uint32_t count = 0, model_count = (uint32_t)(argc - o.models_at);
     char **models = argv + o.models_at;
@@ -422,7 +421,7 @@ int main(int argc, char **argv)
         printf("%s: %u cells in %u units\n", o.what, count, unit_count);
         return 0;
     }
-    int failed = run_cells(&o, cells, units, unit_count, shared, models, model_count);
+    int failed = run_cells(&o, &m, cells, units, unit_count, shared);
     rc = tell_all(&o, &m, cells, units, unit_count, shared, (double)(thread_now_ns() - began) / 1e9);
     matrix_close(&m);
     munmap(shared, bytes);

@@ -6,6 +6,7 @@
 
 #include "engine/engine.h"
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 /* model and machine first: cells are sorted, and those of one machine share it */
@@ -20,7 +21,7 @@ int cells_cover(const uint32_t *sizes, uint32_t strength, struct cell **out, uin
 int cells_all(const uint32_t *sizes, struct cell **out, uint32_t *count);
 
 struct machine_word { /* how a model is run */
-    const char *name, *backend;
+    const char *name, *backend, *level;
     uint32_t threads, steps;
 };
 struct propose_word {
@@ -43,19 +44,27 @@ struct answer {
     } choice[CHOICES];
 };
 
+/* a model opened on a device, an engine over it */
+struct machine {
+    bool open, preempting, refused;
+    uint32_t of_model, of_kv, of_machine; /* words */
+    struct device *device;
+    struct model *model, *draft; /* the draft: the first model of the list with the same vocabulary */
+    struct engine *engine;
+};
+/* a plain run's answer; processes share them, so each is computed once (or twice, by two at the same time: the same bytes) */
+struct plain_answer {
+    _Atomic bool there;
+    struct answer answer;
+};
+
 struct matrix {
     uint32_t sizes[AXIS_COUNT], model_count;
     uint32_t machine_first; /* the axis' first word in machine_words */
     const char *models[MODELS_MAX];
-    /* the machine that is open: words of model, kv, machine, and whether it pre-empts */
-    uint32_t open_model, open_kv, open_machine;
-    bool open, open_preempting, refused;
-    struct device *device;
-    struct model *model, *draft; /* the draft: the first model of the list with the same vocabulary */
-    struct engine *engine;
-    struct answer *plain; /* [samplings] of the open model, kv and backend */
-    bool *plain_there;
-    uint32_t plain_model, plain_kv, plain_backend;
+    struct machine cells, plain; /* what is open: for cells, and for plain runs that are still missing */
+    struct plain_answer *answers; /* [models][formats][machines][samplings], of the first machine of a backend; shared */
+    size_t answer_bytes;
 };
 
 /* device: "cpu", "cuda": machines of that backend only; NULL: cpu and ref.  few: four formats. */

@@ -6,12 +6,12 @@
 #define COUNT(list) (uint32_t)(sizeof(list) / sizeof *(list))
 
 const struct machine_word machine_words[] = {
-    {"cpu, 1 thread", "cpu", 1, 1},
-    {"cpu, 2 threads", "cpu", 2, 1},
-    {"ref", "ref", 1, 1},
-    {"ref, 2 steps in flight", "ref", 1, 2},
-    {"cuda", "cuda", 1, 1},
-    {"cuda, 2 steps in flight", "cuda", 1, 2},
+    {"cpu, 1 thread", "cpu", NULL, 1, 1},
+    {"cpu, 2 threads", "cpu", NULL, 2, 1},
+    {"ref", "ref", NULL, 1, 1},
+    {"ref, 2 steps in flight", "ref", "deferred", 1, 2}, /* nothing of a step runs before its event is waited for */
+    {"cuda", "cuda", NULL, 1, 1},
+    {"cuda, 2 steps in flight", "cuda", NULL, 1, 2},
 };
 const uint32_t machine_count = COUNT(machine_words);
 

@@ -8,12 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { ROWS_MAX = 256, OTHERS = 7, STATE_BYTES = 48 << 20, IDS_MAX = 512 };
 
 /* ---- the machine ---- */
 
-static void close_machine(struct matrix *m)
+static void close_machine(struct machine *m)
 {
     if (m->engine)
         engine_close(m->engine);
@@ -21,10 +22,7 @@ static void close_machine(struct matrix *m)
     model_close(m->draft);
     if (m->device)
         device_backend(m->device)->device_close(m->device);
-    m->engine = NULL;
-    m->model = m->draft = NULL;
-    m->device = NULL;
-    m->open = m->refused = false;
+    *m = (struct machine){0};
 }
 
 static int id_bytes(void *ctx, uint32_t id, struct buf *out)
@@ -43,39 +41,46 @@ static int format_parse(const char *word, struct model_options *opt)
     return kv_formats_parse(word, n, &opt->k_format, &opt->v_format);
 }
 
-static int open_machine(struct matrix *m, uint32_t model, uint32_t kv, uint32_t machine, bool preempting, struct err *err)
+/* The first model of the list with the same vocabulary, if it can hold the format. */
+static int open_draft(const struct matrix *x, struct machine *m, const struct model_options *opt, struct err *err)
 {
-    const struct machine_word *w = &machine_words[m->machine_first + machine];
-    const struct backend *b;
-    struct device_config dev = {.n_threads = w->threads};
-    struct model_options opt = {.rows_max = ROWS_MAX, .context = 512, .steps_in_flight = w->steps};
-    close_machine(m);
-    m->open = true;
-    m->open_model = model;
-    m->open_kv = kv;
-    m->open_machine = machine;
-    m->open_preempting = preempting;
-    if (format_parse(kv_words[kv], &opt))
-        return err_set(err, ERR_ARGUMENT, "no state format '%s'", kv_words[kv]);
-    int rc = backends_find(w->backend, &b, err);
-    if (rc == 0)
-        rc = b->device_open(&dev, &m->device, err);
-    if (rc == 0)
-        rc = model_open(m->models[model], m->device, &opt, &m->model, err);
-    opt.kv_start = 0; /* the model's, not the draft's */
-    for (uint32_t i = 0; i < m->model_count && rc == 0 && !m->draft; i++) {
-        rc = model_open(m->models[i], m->device, &opt, &m->draft, err);
-        if (rc == ERR_UNSUPPORTED && i != model) /* it cannot hold the format */
+    int rc = 0;
+    for (uint32_t i = 0; i < x->model_count && rc == 0 && !m->draft; i++) {
+        rc = model_open(x->models[i], m->device, opt, &m->draft, err);
+        if (rc == ERR_UNSUPPORTED && i != m->of_model)
             rc = 0, *err = (struct err){0};
         else if (rc == 0 && model_info(m->draft)->vocab != model_info(m->model)->vocab) {
             model_close(m->draft);
             m->draft = NULL;
         }
     }
+    return rc;
+}
+
+static int open_machine(const struct matrix *x, struct machine *m, const struct machine *which, struct err *err)
+{
+    const struct machine_word *w = &machine_words[x->machine_first + which->of_machine];
+    const struct backend *b;
+    struct device_config dev = {.n_threads = w->threads, .level = w->level};
+    struct model_options opt = {.rows_max = ROWS_MAX, .context = 512, .steps_in_flight = w->steps};
+    close_machine(m);
+    *m = *which;
+    m->open = true;
+    if (format_parse(kv_words[m->of_kv], &opt))
+        return err_set(err, ERR_ARGUMENT, "no state format '%s'", kv_words[m->of_kv]);
+    int rc = backends_find(w->backend, &b, err);
+    if (rc == 0)
+        rc = b->device_open(&dev, &m->device, err);
+    if (rc == 0)
+        rc = model_open(x->models[m->of_model], m->device, &opt, &m->model, err);
+    opt.kv_start = 0; /* the model's, not the draft's */
+    if (rc == 0)
+        rc = open_draft(x, m, &opt, err);
     if (rc == 0) {
         uint64_t bytes = model_info(m->model)->vocab > 4000 ? 4ull * STATE_BYTES : STATE_BYTES; /* a real model: its positions are larger */
         struct engine_config cfg = {.model = m->model, .device = m->device, .rows_max = ROWS_MAX, .steps_in_flight = w->steps,
-                                    .state_bytes = bytes, .draft = m->draft, .draft_state_bytes = bytes, .id_bytes = id_bytes, .preempt_at = preempting ? 7 : 0};
+                                    .state_bytes = bytes, .draft = m->draft, .draft_state_bytes = bytes, .id_bytes = id_bytes,
+                                    .preempt_at = m->preempting ? 7 : 0};
         rc = engine_open(&cfg, &m->engine, err);
     }
     return rc;
@@ -112,7 +117,7 @@ static struct engine_request_config request_config(const struct sampling_word *s
     return c;
 }
 
-static struct engine_request *submit(struct matrix *m, const struct engine_request_config *c, const uint32_t *ids, uint32_t n)
+static struct engine_request *submit(struct machine *m, const struct engine_request_config *c, const uint32_t *ids, uint32_t n)
 {
     struct err err = {0};
     struct engine_request *r = NULL;
@@ -156,7 +161,7 @@ static void finish(struct engine_request *r, uint32_t n, struct answer *out)
     engine_request_release(r);
 }
 
-static void run_to_end(struct matrix *m, const struct engine_request_config *c, const uint32_t *ids, uint32_t n, struct answer *out)
+static void run_to_end(struct machine *m, const struct engine_request_config *c, const uint32_t *ids, uint32_t n, struct answer *out)
 {
     struct engine_request *r = submit(m, c, ids, n);
     if (r)
@@ -166,7 +171,7 @@ static void run_to_end(struct matrix *m, const struct engine_request_config *c, 
 /* ---- what stands before and beside ---- */
 
 /* The state the cell wants to find: what earlier requests left. */
-static void warm(struct matrix *m, enum cache_word cache, const uint32_t *prompt, uint32_t vocab)
+static void warm(struct machine *m, enum cache_word cache, const uint32_t *prompt, uint32_t vocab)
 {
     struct engine_request_config c = request_config(&sampling_words[0], 1);
     uint32_t ids[IDS_MAX];
@@ -184,7 +189,7 @@ static void warm(struct matrix *m, enum cache_word cache, const uint32_t *prompt
     }
 }
 
-static uint32_t neighbours(struct matrix *m, const struct cell *cell, uint32_t vocab, struct engine_request **out, uint32_t *choices)
+static uint32_t neighbours(struct machine *m, const struct cell *cell, uint32_t vocab, struct engine_request **out, uint32_t *choices)
 {
     uint32_t count = 0, ids[IDS_MAX];
     for (uint32_t i = 0; i < OTHERS && cell->word[AXIS_COMPANY] == 1; i++) {
@@ -202,7 +207,7 @@ static uint32_t neighbours(struct matrix *m, const struct cell *cell, uint32_t v
     return count;
 }
 
-static void run_request(struct matrix *m, const struct cell *cell, bool plain, struct answer *out)
+static void run_request(struct machine *m, const struct cell *cell, bool plain, struct answer *out)
 {
     const struct propose_word *p = &propose_words[cell->word[AXIS_PROPOSE]];
     struct engine_request_config c = request_config(&sampling_words[cell->word[AXIS_SAMPLING]], 42);
@@ -240,15 +245,15 @@ static void tell(const struct matrix *m, const struct cell *cell, const char *wh
         printf(" %s%s", matrix_word(m, a, cell->word[a]), a + 1 < AXIS_COUNT ? " |" : "\n");
 }
 
-static enum verdict machine_for(struct matrix *m, const struct cell *cell, uint32_t machine, bool preempting)
+static enum verdict machine_for(struct matrix *x, struct machine *m, const struct cell *cell, uint32_t machine, bool preempting)
 {
     struct err err = {0};
-    uint32_t model = cell->word[AXIS_MODEL], kv = cell->word[AXIS_KV];
-    if (!m->open || m->open_model != model || m->open_kv != kv || m->open_machine != machine || m->open_preempting != preempting) {
-        int rc = open_machine(m, model, kv, machine, preempting, &err);
+    struct machine which = {.of_model = cell->word[AXIS_MODEL], .of_kv = cell->word[AXIS_KV], .of_machine = machine, .preempting = preempting};
+    if (!m->open || m->of_model != which.of_model || m->of_kv != which.of_kv || m->of_machine != machine || m->preempting != preempting) {
+        int rc = open_machine(x, m, &which, &err);
         m->refused = rc == ERR_UNSUPPORTED;
         if (rc && rc != ERR_UNSUPPORTED) {
-            tell(m, cell, err.text);
+            tell(x, cell, err.text);
             close_machine(m);
             return CELL_WRONG;
         }
@@ -259,57 +264,57 @@ static enum verdict machine_for(struct matrix *m, const struct cell *cell, uint3
 }
 
 /* The first machine with that backend is the plain one. */
-static uint32_t plain_machine(const struct matrix *m, uint32_t machine)
+static uint32_t plain_machine(const struct matrix *x, uint32_t machine)
 {
-    const struct machine_word *words = machine_words + m->machine_first;
+    const struct machine_word *words = machine_words + x->machine_first;
     uint32_t i = 0;
     while (strcmp(words[i].backend, words[machine].backend) != 0)
         i++;
     return i;
 }
 
-static enum verdict find_plain(struct matrix *m, const struct cell *cell)
+static enum verdict find_plain(struct matrix *x, const struct cell *cell, const struct answer **out)
 {
-    uint32_t machine = plain_machine(m, cell->word[AXIS_MACHINE]), s = cell->word[AXIS_SAMPLING];
-    if (m->plain_model != cell->word[AXIS_MODEL] || m->plain_kv != cell->word[AXIS_KV] || m->plain_backend != machine) {
-        memset(m->plain_there, 0, sampling_count * sizeof *m->plain_there);
-        m->plain_model = cell->word[AXIS_MODEL];
-        m->plain_kv = cell->word[AXIS_KV];
-        m->plain_backend = machine;
-    }
-    if (m->plain_there[s])
-        return CELL_GOOD;
-    enum verdict v = machine_for(m, cell, machine, false);
+    uint32_t machine = plain_machine(x, cell->word[AXIS_MACHINE]);
+    size_t at = (size_t)cell->word[AXIS_MODEL] * x->sizes[AXIS_KV] + cell->word[AXIS_KV];
+    struct plain_answer *p = &x->answers[(at * x->sizes[AXIS_MACHINE] + machine) * sampling_count + cell->word[AXIS_SAMPLING]];
+    *out = &p->answer;
+    if (atomic_load(&p->there))
+        return p->answer.choice[0].count == TOKENS ? CELL_GOOD : CELL_WRONG;
+    enum verdict v = machine_for(x, &x->plain, cell, machine, false);
     if (v != CELL_GOOD)
         return v;
-    run_request(m, cell, true, &m->plain[s]);
-    m->plain_there[s] = true;
-    return m->plain[s].choice[0].count == TOKENS ? CELL_GOOD : CELL_WRONG;
+    struct answer answer;
+    run_request(&x->plain, cell, true, &answer);
+    p->answer = answer;
+    atomic_store(&p->there, true);
+    return answer.choice[0].count == TOKENS ? CELL_GOOD : CELL_WRONG;
 }
 
-enum verdict matrix_run(struct matrix *m, const struct cell *cell)
+enum verdict matrix_run(struct matrix *x, const struct cell *cell)
 {
     bool preempting = cell->word[AXIS_CACHE] == CACHE_PREEMPT;
     struct engine_stats before, after;
+    const struct answer *plain;
     struct answer got;
-    enum verdict v = find_plain(m, cell);
+    enum verdict v = find_plain(x, cell, &plain);
     if (v == CELL_GOOD)
-        v = machine_for(m, cell, cell->word[AXIS_MACHINE], preempting);
+        v = machine_for(x, &x->cells, cell, cell->word[AXIS_MACHINE], preempting);
     if (v != CELL_GOOD)
         return v;
-    engine_stats(m->engine, &before);
-    run_request(m, cell, false, &got);
-    engine_stats(m->engine, &after);
-    if (memcmp(&got, &m->plain[cell->word[AXIS_SAMPLING]], sizeof got) != 0) {
-        tell(m, cell, "MISMATCH");
+    engine_stats(x->cells.engine, &before);
+    run_request(&x->cells, cell, false, &got);
+    engine_stats(x->cells.engine, &after);
+    if (memcmp(&got, plain, sizeof got) != 0) {
+        tell(x, cell, "MISMATCH");
         return CELL_WRONG;
     }
     if (mem_forbidden_count() != 0) {
-        tell(m, cell, "a step asked for memory");
+        tell(x, cell, "a step asked for memory");
         return CELL_WRONG;
     }
     if (preempting && after.preempted == before.preempted) {
-        tell(m, cell, "nothing was pre-empted");
+        tell(x, cell, "nothing was pre-empted");
         return CELL_WRONG;
     }
     return CELL_GOOD;
@@ -317,7 +322,7 @@ enum verdict matrix_run(struct matrix *m, const struct cell *cell)
 
 void matrix_open(struct matrix *m, uint32_t model_count, const char *const *models, const char *device, bool few)
 {
-    m->model_count = model_count < MODELS_MAX ? model_count : MODELS_MAX;
+    *m = (struct matrix){.model_count = model_count < MODELS_MAX ? model_count : MODELS_MAX};
     memcpy(m->models, models, m->model_count * sizeof *models);
     m->sizes[AXIS_MODEL] = m->model_count;
     m->sizes[AXIS_KV] = few && kv_count > 4 ? 4 : kv_count; /* large models: the plain formats, which come first */
@@ -331,16 +336,16 @@ void matrix_open(struct matrix *m, uint32_t model_count, const char *const *mode
     m->sizes[AXIS_CUT] = 2;
     m->sizes[AXIS_PROPOSE] = propose_count;
     m->sizes[AXIS_SAMPLING] = sampling_count;
-    m->plain = mem_try_zero(sampling_count, sizeof *m->plain);
-    m->plain_there = mem_try_zero(sampling_count, sizeof *m->plain_there);
-    m->plain_model = UINT32_MAX;
-    if (!m->plain || !m->plain_there)
+    m->answer_bytes = (size_t)m->model_count * m->sizes[AXIS_KV] * m->sizes[AXIS_MACHINE] * sampling_count * sizeof *m->answers;
+    void *shared = mmap(NULL, m->answer_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
         abort();
+    m->answers = shared;
 }
 
 void matrix_close(struct matrix *m)
 {
-    close_machine(m);
-    mem_free(m->plain);
-    mem_free(m->plain_there);
+    close_machine(&m->cells);
+    close_machine(&m->plain);
+    munmap(m->answers, m->answer_bytes);
 }

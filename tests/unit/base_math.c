@@ -213,12 +213,32 @@ static void test_edges(void **state)
     assert_true(math_exp2f(-125) == 0x1p-125f && math_exp2f(nextafterf(-125, -200)) == 0);
 }
 
+/* Many at once are the bits of each alone, at any place and beside values that are not plain. */
+static void test_expd_many(void **state)
+{
+    double x[41], y[41];
+    (void)state;
+    for (uint32_t round = 0; round < 2000; round++) {
+        size_t n = round % 42;
+        for (size_t i = 0; i < n; i++) {
+            uint32_t bits = (round * 41 + (uint32_t)i) * 2654435761u;
+            x[i] = y[i] = bits % 97 == 0 ? -INFINITY : bits % 89 == 0 ? -1e4 : bits % 83 == 0 ? NAN : -(double)(bits >> 8) * 0x1p-18;
+        }
+        math_expd_many(y, n);
+        for (size_t i = 0; i < n; i++) {
+            double one = math_expd(x[i]);
+            assert_memory_equal(&one, &y[i], sizeof one);
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
     full = argc > 1 && strcmp(argv[1], "full") == 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fixture), cmocka_unit_test(test_dense), cmocka_unit_test(test_bits),
         cmocka_unit_test(test_rope_bits), cmocka_unit_test(test_edges),
+        cmocka_unit_test(test_expd_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
