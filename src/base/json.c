@@ -29,7 +29,7 @@ static bool depth_ok(struct str s)
     return true;
 }
 
-yyjson_doc *json_parse(struct str text, const char *where, struct err *err)
+static yyjson_doc *parse(struct str text, yyjson_read_flag flags, const char *where, struct err *err)
 {
     if (!depth_ok(text)) {
         err_set(err, ERR_LIMIT, "%s: JSON nested deeper than %d", where, JSON_DEPTH_MAX);
@@ -37,7 +37,7 @@ yyjson_doc *json_parse(struct str text, const char *where, struct err *err)
     }
     yyjson_read_err re;
     /* the flags never ask for in-place parsing, so the text is not written */
-    yyjson_doc *doc = yyjson_read_opts((char *)(uintptr_t)text.p, text.n, YYJSON_READ_NOFLAG, NULL, &re);
+    yyjson_doc *doc = yyjson_read_opts((char *)(uintptr_t)text.p, text.n, flags, NULL, &re);
     if (doc)
         return doc;
     size_t line = 1, col = 1;
@@ -83,6 +83,16 @@ void json_put(struct buf *out, yyjson_val *v)
     mem_free(text);
 }
 
+yyjson_doc *json_parse(struct str text, const char *where, struct err *err)
+{
+    return parse(text, YYJSON_READ_NOFLAG, where, err);
+}
+
+yyjson_doc *json_parse_python(struct str text, const char *where, struct err *err)
+{
+    return parse(text, YYJSON_READ_ALLOW_INF_AND_NAN, where, err);
+}
+
 void json_free(yyjson_doc *doc)
 {
     yyjson_doc_free(doc);
@@ -125,7 +135,7 @@ int json_get_f64(yyjson_val *obj, const char *key, double *out, const char *wher
     yyjson_val *v = yyjson_obj_get(obj, key);
     if (!v || yyjson_is_null(v))
         return 0;
-    if (!yyjson_is_num(v))
+    if (!yyjson_is_num(v) || !isfinite(yyjson_get_num(v)))
         return wrong(where, key, "a number", v, err);
     *out = yyjson_get_num(v);
     return 0;

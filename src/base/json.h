@@ -15,6 +15,8 @@ enum { JSON_DEPTH_MAX = 128 };
 
 /* Parse text (UTF-8, no trailing garbage).  NULL with err filled on failure.  Free with json_free. */
 yyjson_doc *json_parse(struct str text, const char *where, struct err *err);
+/* Likewise, of a file that Python's json wrote: Infinity, -Infinity and NaN are numbers.  No json_get_x takes them. */
+yyjson_doc *json_parse_python(struct str text, const char *where, struct err *err);
 void json_free(yyjson_doc *doc);
 
 /* A value as JSON text.  Without memory nothing is appended and out->failed is set, as by any append. */

@@ -212,7 +212,7 @@ static int open_weights(struct hfdir *h, struct err *err)
     return rc;
 }
 
-/* A JSON file that must be an object.  `text` may be NULL. */
+/* A JSON file, written by Python, that must be an object.  `text` may be NULL. */
 static int open_json(const char *dir, const char *name, yyjson_doc **doc, struct buf *text, struct err *err)
 {
     char path[PATH_BYTES_MAX];
@@ -220,7 +220,7 @@ static int open_json(const char *dir, const char *name, yyjson_doc **doc, struct
     int rc = file_join(path, sizeof path, dir, name, err);
     if (!rc)
         rc = file_read(&local, path, CONFIG_BYTES_MAX, err);
-    if (!rc && !(*doc = json_parse(buf_view(&local), path, err)))
+    if (!rc && !(*doc = json_parse_python(buf_view(&local), path, err)))
         rc = doc_code(err);
     if (!rc && !yyjson_is_obj(yyjson_doc_get_root(*doc)))
         rc = err_set(err, ERR_FORMAT, "%s: expected a JSON object, got %s", path, json_type_name(yyjson_doc_get_root(*doc)));

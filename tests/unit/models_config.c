@@ -187,7 +187,7 @@ static void test_harmless(void **state)
 {
     (void)state;
     static const struct make_model cases[] = {
-        MK_LLAMA("\"clip_qkv\": null, \"use_something\": false, \"pruned_heads\": {}, \"mlp_only_layers\": [], \"torch_dtype\": \"bfloat16\", \"attention_dropout\": 0.1, "),
+        MK_LLAMA("\"clip_qkv\": null, \"use_something\": false, \"pruned_heads\": {}, \"time_step_limit\": null, \"min_length\": -Infinity, \"mlp_only_layers\": [], \"torch_dtype\": \"bfloat16\", \"attention_dropout\": 0.1, "),
         {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .extra = "model.layers.0.self_attn.rotary_emb.inv_freq"},
         {.config = "{\"model_type\": \"mistral\", \"sliding_window\": null, " MK_BASE "}"},
         {.config = "{\"model_type\": \"gemma3\", \"image_token_index\": 5, \"vision_config\": {}, \"text_config\": {" GEMMA

@@ -129,6 +129,7 @@ static void test_layers(void **state)
          {.config = "{\"model_type\": \"qwen3\", \"layer_types\": [\"conv\", \"conv\", \"conv\"], " MK_BASE "}"},
          ERR_UNSUPPORTED,
          "'conv'"},
+        {"a size that is none", MK_LLAMA("\"rope_theta\": Infinity, "), ERR_FORMAT, "rope_theta"},
         {"an unknown activation", MK_LLAMA("\"hidden_act\": \"relu2\", "), ERR_UNSUPPORTED, "relu2"},
         {"an unknown field of a layer",
          {.config = "{\"model_type\": \"gemma4_text\", \"per_layer_config\": {\"1\": {\"rope_theta\": 3}}, " MK_BASE "}"},
