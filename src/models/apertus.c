@@ -9,7 +9,7 @@
 #define XIELU_NUMBER(slot_, hf_) {.kind = BIND_LAYER_NUMBER, .slot = slot_, .hf = "model.layers.%u.mlp.act_fn." hf_}
 
 static const struct bind binds[] = {
-    BINDS_ENDS, BINDS_QKV, BINDS_QKV_BIAS, BINDS_QK_NORM, BINDS_O, BINDS_O_BIAS,
+    BINDS_ENDS, BINDS_QKV, BINDS_QKV_FUSED, BINDS_QKV_BIAS, BINDS_QK_NORM, BINDS_O, BINDS_O_BIAS,
     BIND_VECTOR(V_ATTN_NORM, "attn_norm.weight", "attention_layernorm.weight", DIM_HIDDEN),
     BIND_VECTOR(V_FFN_NORM, "ffn_norm.weight", "feedforward_layernorm.weight", DIM_HIDDEN),
     BIND_MATRIX(W_UP, "ffn_up", "mlp.up_proj", DIM_FFN, DIM_HIDDEN, SPLIT_ROWS),

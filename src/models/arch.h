@@ -118,6 +118,7 @@ bool source_has_weight(const struct source *s, const char *name); /* what source
 bool source_conv_turned(const struct source *s, const char *name); /* a convolution [channels][taps][1], as MLX has it */
 /* `name` without ".weight"; marks it.  Of a stack n_experts is set and `experts` is not: its matrices lie one behind the other. */
 int source_weight(struct source *s, const char *name, struct weight_src *out, struct err *err);
+uint32_t source_vec_length(const struct source *s, const char *name); /* 0: not there, or no plain vector */
 /* `name` whole; rows * cols values to f32; marks it.  cols > 1: a matrix, which may have a middle dimension of 1. */
 int source_vec(struct source *s, const char *name, uint32_t rows, uint32_t cols, float *out, enum dtype *type_out, struct err *err);
 void source_drop(struct source *s); /* the pages of all that is bound will not be read again */

@@ -247,20 +247,25 @@ static int vec_transform(const struct model *m, const struct bind *b, uint32_t l
     return 0;
 }
 
-/* A vector's tensor as f32: whole, or (MAP_ROWS) columns first, first + group, .. of every row. */
+/* A vector's tensor as f32: whole, a run of it, or (MAP_ROWS) columns first, first + group, .. of every row. */
 static int vec_read(struct model *m, const struct bind *b, uint32_t layer, const char *name, float *out, enum dtype *type, struct err *err)
 {
     uint32_t rows = bind_dim(m, layer, b->rows), cols = bind_dim(m, layer, b->cols);
-    if (b->map != MAP_ROWS || b->of == DIM_0) {
+    uint32_t of = bind_dim(m, layer, b->of), group = bind_dim(m, layer, b->group), first = bind_dim(m, layer, b->first);
+    bool row_by_row = b->map == MAP_ROWS;
+    if (b->of == DIM_0 || (!row_by_row && source_vec_length(&m->source, name) != of)) {
         return source_vec(&m->source, name, rows, cols, out, type, err);
     }
-    uint32_t of = bind_dim(m, layer, b->of), group = bind_dim(m, layer, b->group), first = bind_dim(m, layer, b->first);
-    float *whole = mem_try_array((size_t)rows * of, sizeof *whole);
+    uint32_t lines = row_by_row ? rows : 1;
+    float *whole = mem_try_array((size_t)lines * of, sizeof *whole);
     if (whole == NULL) {
-        return err_nomem(err, name, (size_t)rows * of * sizeof *whole);
+        return err_nomem(err, name, (size_t)lines * of * sizeof *whole);
     }
-    int rc = source_vec(&m->source, name, rows, of, whole, type, err);
-    for (uint32_t r = 0; r < rows && rc == 0; r++) {
+    int rc = row_by_row ? source_vec(&m->source, name, rows, of, whole, type, err) : source_vec(&m->source, name, of, 1, whole, type, err);
+    if (rc == 0 && !row_by_row) {
+        memcpy(out, whole + first, rows * sizeof *out);
+    }
+    for (uint32_t r = 0; row_by_row && r < rows && rc == 0; r++) {
         for (uint32_t c = 0; c < cols; c++) {
             out[(size_t)r * cols + c] = whole[(size_t)r * of + (size_t)c * group + first];
         }

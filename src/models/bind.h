@@ -82,7 +82,8 @@ struct bind {
     const char *gguf, *hf;      /* name patterns, %u = layer, expert; of "A|B" the one that is there; NULL: not in files of that kind; ignored: a prefix */
     enum model_dim rows, cols;  /* vectors: rows; of a convolution rows x taps, transposed when read */
     enum model_dim stack;       /* weights: that many matrices [rows][cols], in one tensor or, named with two %u, each in its own */
-    enum model_dim first, of;   /* fused (a stack's matrices too): first row (MAP_ROWS: column), rows of the whole tensor (DIM_0 = the whole is bound) */
+    enum model_dim first, of;   /* fused (a stack's matrices too): first row (MAP_ROWS: column), rows of the whole tensor (DIM_0 = the whole is bound);
+                                 * of a vector: when the tensor is `of` long it is from `first` on, else the tensor itself */
     enum model_dim group;       /* fused group by group: rows of a group, `first` counts in it (DIM_0 = one run of rows) */
     uint32_t when, unless;      /* enum hparam_flag: all of when, none of unless */
     enum bind_split split;

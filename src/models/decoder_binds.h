@@ -54,10 +54,12 @@
     BIND_MATRIX(W_V, "attn_qkv", "self_attn.qkv_proj", DIM_KV, DIM_HIDDEN, SPLIT_HEADS, .first = DIM_Q_KV, .of = DIM_QKV,        \
                 .when = HP_FUSED_QKV)
 
+/* of q, k and v each, or (GGUF) of all three together */
+#define BIND_QKV_BIAS(slot, one, rows, first_)                                                                                   \
+    BIND_VECTOR(slot, "attn_" one ".bias|blk.%u.attn_qkv.bias", "self_attn." one "_proj.bias", rows, .first = first_,            \
+                .of = DIM_QKV, .when = HP_QKV_BIAS)
 #define BINDS_QKV_BIAS                                                                                                           \
-    BIND_VECTOR(V_Q_BIAS, "attn_q.bias", "self_attn.q_proj.bias", DIM_Q, .when = HP_QKV_BIAS),                                   \
-    BIND_VECTOR(V_K_BIAS, "attn_k.bias", "self_attn.k_proj.bias", DIM_KV, .when = HP_QKV_BIAS),                                  \
-    BIND_VECTOR(V_V_BIAS, "attn_v.bias", "self_attn.v_proj.bias", DIM_KV, .when = HP_QKV_BIAS)
+    BIND_QKV_BIAS(V_Q_BIAS, "q", DIM_Q, DIM_0), BIND_QKV_BIAS(V_K_BIAS, "k", DIM_KV, DIM_Q), BIND_QKV_BIAS(V_V_BIAS, "v", DIM_KV, DIM_Q_KV)
 
 #define BINDS_O_BIAS BIND_VECTOR(V_O_BIAS, "attn_output.bias", "self_attn.o_proj.bias", DIM_HIDDEN, .when = HP_O_BIAS)
 

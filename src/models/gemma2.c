@@ -3,7 +3,7 @@
 #include "models/gemma.h"
 
 static const struct bind binds[] = {
-    BINDS_ENDS, BINDS_QKV, BINDS_QKV_BIAS, BINDS_O, BINDS_O_BIAS, BINDS_MLP, BINDS_GEMMA_NORMS};
+    BINDS_ENDS, BINDS_QKV, BINDS_QKV_FUSED, BINDS_QKV_BIAS, BINDS_O, BINDS_O_BIAS, BINDS_MLP, BINDS_GEMMA_NORMS};
 
 static void defaults(struct hparams *hp)
 {

@@ -3,7 +3,7 @@
 #include "models/decoder_binds.h"
 
 static const struct bind binds[] = {
-    BINDS_ENDS, BINDS_QKV, BINDS_QKV_BIAS, BINDS_O, BINDS_MLP_FUSED,
+    BINDS_ENDS, BINDS_QKV, BINDS_QKV_FUSED, BINDS_QKV_BIAS, BINDS_O, BINDS_MLP_FUSED,
     BIND_VECTOR(V_ATTN_NORM, "attn_norm.weight", "input_layernorm.weight", DIM_HIDDEN),
     BIND_VECTOR(V_POST_ATTN_NORM, "post_attention_norm.weight", "post_self_attn_layernorm.weight", DIM_HIDDEN),
     BIND_VECTOR(V_FFN_NORM, "ffn_norm.weight", "post_attention_layernorm.weight", DIM_HIDDEN),

@@ -4,7 +4,7 @@
 #include "models/decoder_binds.h"
 
 static const struct bind binds[] = {
-    BINDS_ENDS, BINDS_QKV, BINDS_QKV_BIAS, BINDS_QK_NORM, BINDS_O, BINDS_MLP_DENSE, BINDS_EXPERTS("mlp.gate"),
+    BINDS_ENDS, BINDS_QKV, BINDS_QKV_FUSED, BINDS_QKV_BIAS, BINDS_QK_NORM, BINDS_O, BINDS_MLP_DENSE, BINDS_EXPERTS("mlp.gate"),
     BINDS_SHARED("mlp.shared_experts"),
     BIND_VECTOR(V_ATTN_NORM, "attn_norm.weight", "input_layernorm.weight", DIM_HIDDEN),
     BIND_VECTOR(V_FFN_NORM, "post_attention_norm.weight", "post_attention_layernorm.weight", DIM_HIDDEN),

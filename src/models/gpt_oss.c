@@ -22,7 +22,7 @@
     EXPERT_VECTOR(slot, "blk.%u." gguf, IN_EXPERTS name, DIM_EXPERT_FFN, .when = HP_EXPERT_BIAS, .unless = HP_EXPERTS_FUSED)
 
 static const struct bind binds[] = {
-    BINDS_ENDS, BINDS_QKV, BINDS_QKV_BIAS, BINDS_O, BINDS_O_BIAS,
+    BINDS_ENDS, BINDS_QKV, BINDS_QKV_FUSED, BINDS_QKV_BIAS, BINDS_O, BINDS_O_BIAS,
     BIND_VECTOR(V_ATTN_NORM, "attn_norm.weight", "input_layernorm.weight", DIM_HIDDEN),
     BIND_VECTOR(V_FFN_NORM, "post_attention_norm.weight", "post_attention_layernorm.weight", DIM_HIDDEN),
     BIND_VECTOR(V_SINKS, "attn_sinks.weight", "self_attn.sinks", DIM_HEADS, .when = HP_SINKS),

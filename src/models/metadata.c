@@ -83,7 +83,7 @@ static void flags_from_tensors(struct hparams *hp, const struct metadata_reader 
         const char *tensor;
         uint32_t flag;
     } facts[] = {{"blk.0.attn_q.bias", HP_QKV_BIAS}, {"blk.0.attn_output.bias", HP_O_BIAS}, {"blk.0.ffn_down.bias", HP_MLP_BIAS},
-                 {"blk.0.attn_qkv.weight", HP_FUSED_QKV}, {"rope_freqs.weight", HP_ROPE_FREQS},
+                 {"blk.0.attn_qkv.weight", HP_FUSED_QKV}, {"blk.0.attn_qkv.bias", HP_QKV_BIAS}, {"rope_freqs.weight", HP_ROPE_FREQS},
                  {"rope_factors_long.weight", HP_ROPE_LONG}, {"blk.0.attn_sinks.weight", HP_SINKS}};
     for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++) {
         hp->flags |= has(md, facts[i].tensor) ? facts[i].flag : 0;

@@ -3,7 +3,7 @@
  * Their GGUF files call themselves "llama", and "mistral3" those of the latter. */
 #include "models/decoder_binds.h"
 
-static const struct bind binds[] = {BINDS_ENDS, BINDS_PRE_NORMS, BINDS_QKV, BINDS_O, BINDS_MLP, BINDS_PICTURES};
+static const struct bind binds[] = {BINDS_ENDS, BINDS_PRE_NORMS, BINDS_QKV, BINDS_QKV_FUSED, BINDS_O, BINDS_MLP, BINDS_PICTURES};
 
 static int read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err)
 {

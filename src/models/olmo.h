@@ -4,7 +4,7 @@
 
 #include "models/arch.h"
 
-enum { OLMO_BINDS = 16 };
+enum { OLMO_BINDS = 19 };
 extern const struct bind olmo_binds[OLMO_BINDS];
 
 void olmo_defaults(struct hparams *hp);

@@ -4,7 +4,7 @@
 #include "models/olmo.h"
 
 const struct bind olmo_binds[OLMO_BINDS] = {
-    BINDS_ENDS, BINDS_QKV, BINDS_O, BINDS_MLP,
+    BINDS_ENDS, BINDS_QKV, BINDS_QKV_FUSED, BINDS_O, BINDS_MLP,
     BIND_VECTOR(V_Q_NORM, "attn_q_norm.weight", "self_attn.q_norm.weight", DIM_Q, .when = HP_QK_NORM_WIDE),
     BIND_VECTOR(V_K_NORM, "attn_k_norm.weight", "self_attn.k_norm.weight", DIM_KV, .when = HP_QK_NORM_WIDE),
     BIND_VECTOR(V_POST_ATTN_NORM, "post_attention_norm.weight", "post_attention_layernorm.weight", DIM_HIDDEN),

@@ -2,7 +2,7 @@
 #include "models/decoder_binds.h"
 
 static const struct bind binds[] = {
-    BINDS_ENDS, BINDS_PRE_NORMS, BINDS_QKV_FUSED, BINDS_O, BINDS_MLP_FUSED,
+    BINDS_ENDS, BINDS_PRE_NORMS, BINDS_QKV, BINDS_QKV_FUSED, BINDS_O, BINDS_MLP_FUSED,
     {.kind = BIND_VEC, .slot = V_ROPE_LONG, .gguf = "rope_factors_long.weight", .rows = DIM_ROT_HALF, .cols = DIM_1,
      .when = HP_ROPE_LONG},
     {.kind = BIND_VEC, .slot = V_ROPE_SHORT, .gguf = "rope_factors_short.weight", .rows = DIM_ROT_HALF, .cols = DIM_1,
@@ -32,7 +32,7 @@ static int read_config(struct hparams *hp, const struct config_reader *cfg, stru
 static int read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err)
 {
     int rc = metadata_read_common(hp, md, err);
-    hp->flags |= HP_FUSED_QKV | HP_FUSED_GATE_UP;
+    hp->flags |= HP_FUSED_GATE_UP; /* q, k and v may be apart */
     if (rc == 0) {
         rc = metadata_read_rope(hp, md, err);
     }

@@ -3,7 +3,7 @@
 #include "models/qwen.h"
 
 static const struct bind binds[] = {
-    BINDS_ENDS, BINDS_PRE_NORMS, BINDS_QKV, BINDS_QKV_BIAS, BINDS_O, BINDS_O_BIAS, BINDS_MLP, BINDS_MLP_BIAS};
+    BINDS_ENDS, BINDS_PRE_NORMS, BINDS_QKV, BINDS_QKV_FUSED, BINDS_QKV_BIAS, BINDS_O, BINDS_O_BIAS, BINDS_MLP, BINDS_MLP_BIAS};
 
 static void no_rope_by_period(struct hparams *hp, uint32_t period)
 {

@@ -170,6 +170,16 @@ static void vec_shape(const struct gguf_tensor *g, const struct st_tensor *t, ui
     }
 }
 
+uint32_t source_vec_length(const struct source *s, const char *name)
+{
+    char text[MODEL_NAME_MAX];
+    struct str full = source_name(s, name, "", text);
+    const struct gguf_tensor *g = s->gguf != NULL ? gguf_tensor_find(s->gguf, full) : NULL;
+    const struct st_tensor *t = s->hf != NULL ? hfdir_tensor_find(s->hf, full) : NULL;
+    uint64_t n = g != NULL && g->n_dims == 1 ? g->ne[0] : t != NULL && t->n_dims == 1 ? t->shape[0] : 0;
+    return n <= UINT32_MAX ? (uint32_t)n : 0;
+}
+
 int source_vec(struct source *s, const char *name, uint32_t rows, uint32_t cols, float *out, enum dtype *type_out, struct err *err)
 {
     char text[MODEL_NAME_MAX];
