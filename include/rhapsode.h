@@ -47,6 +47,10 @@ struct rh_host_options {
 int rh_host_open(const struct rh_host_options *opt, struct rh_host **out, struct rh_error *err);
 void rh_host_close(struct rh_host *h); /* every model of it must be closed */
 
+/* What this build has: names of backends in order, NULL past the last.  And a host's device in words: "CPU, level avx2, 2 threads". */
+const char *rh_backend_name(size_t i);
+void rh_host_device(const struct rh_host *h, char *out, size_t out_bytes);
+
 typedef void (*rh_log)(int level, const char *text, void *ctx); /* 0 error, 1 warning, 2 notice, 3 debug */
 void rh_log_set(rh_log sink, void *ctx, int level_max);
 
@@ -96,6 +100,8 @@ struct rh_rendered {
 };
 int rh_render(struct rh_model *m, const struct rh_chat *chat, struct rh_rendered *out, struct rh_error *err);
 void rh_rendered_free(struct rh_rendered *r);
+/* Why chats cannot be rendered (there is no template, or it is faulty); NULL: they can. */
+const char *rh_chat_problem(const struct rh_model *m);
 /* The ids a request with this chat gets (users' text never becomes special tokens). */
 int rh_chat_tokenize(struct rh_model *m, const struct rh_chat *chat, struct rh_ids *out, struct rh_error *err);
 
@@ -307,7 +313,8 @@ struct rh_pull_options {
 };
 /* spec: ORG/REPO[:FILE]; a missing file picks the best GGUF or the whole safetensors directory.  *out_path (rh_free) = what to open. */
 int rh_store_pull(const char *store_dir, const char *spec, const struct rh_pull_options *opt, char **out_path, struct rh_error *err);
-/* Take a local file into the store under a name, with its SHA-256 checked when given (64 hex digits). */
+/* Take a local model into the store under a name: a .gguf file (with it the rest of a split set) or a Hugging Face directory, its headers read first.
+ * What cannot be opened as a model is refused.  An entry of that name is replaced.  sha256: 64 hex digits, of a .gguf file; NULL. */
 int rh_store_add(const char *store_dir, const char *name, const char *path, const char *sha256, struct rh_error *err);
 int rh_store_list_json(const char *store_dir, char **out, struct rh_error *err); /* [{name, path, bytes, complete, modified}] */
 int rh_store_remove(const char *store_dir, const char *name, struct rh_error *err);

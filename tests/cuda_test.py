@@ -50,13 +50,13 @@ def test_auto_takes_the_cpu_with_the_same_answers():
 
 @no_driver
 def test_gpu_memory_without_a_gpu_is_refused():
-    text = run(PROGRAM, *ASK, "--gpu-memory", "4G", status=1).stderr.decode()
+    text = run(PROGRAM, *ASK, "--gpu-memory", "4G", status=2).stderr.decode()
     assert text.count("\n") == 1 and "no memory of its own" in text, text
 
 
 def test_names_of_devices():
-    assert "abacus" in run(PROGRAM, *ASK, "--device", "abacus", status=1).stderr.decode()
-    assert "cuda:x" in run(PROGRAM, *ASK, "--device", "cuda:x", status=1).stderr.decode()
+    assert "abacus" in run(PROGRAM, *ASK, "--device", "abacus", status=2).stderr.decode()
+    assert "cuda:x" in run(PROGRAM, *ASK, "--device", "cuda:x", status=2).stderr.decode()
     assert "--gpu-layers" in run(PROGRAM, *ASK, "--gpu-layers", "7", status=2).stderr.decode()
 
 

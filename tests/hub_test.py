@@ -8,12 +8,15 @@ import random
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
 PROGRAM = os.environ["RHAPSODE"]
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LLAMA = os.path.join(TOP, "tests", "golden", "llama")
 TOKEN = "hf_secret"
 COMMIT = "c" * 40
 
@@ -25,7 +28,7 @@ def blob(seed, size):
 FILES = {
     "org/one": {"README.md": b"hello", "tiny-q4_k_m.gguf": blob(1, 40_000_000), "tiny-q8_0.gguf": blob(2, 1_000_003), "mmproj-q4_k_m.gguf": b"x"},
     "org/split": {f"big-0000{i}-of-00003.gguf": blob(10 + i, 300_000) for i in (1, 2, 3)},
-    "org/hf": {"config.json": b"{}", "model.safetensors": blob(5, 2_000_000), "tokenizer.json": b"{}", "sub/other.safetensors": b"no", "x.bin": b"no"},
+    "org/hf": {"config.json": b"{}", "model.safetensors": blob(5, 2_000_000), "tokenizer.json": b"{}", "added_tokens.json": b"", "sub/other.safetensors": b"no", "x.bin": b"no"},
     "org/none": {"README.md": b"nothing here"},
     "org/lies": {"a.gguf": blob(6, 100_000)},
     "org/evil": {"../../evil.gguf": b"x"},
@@ -41,6 +44,7 @@ class Hub(http.server.ThreadingHTTPServer):
         self.drop = 0.0
         self.expire_after = 0
         self.throttle = 0
+        self.dead = False
         self.ranges, self.leaks, self.signed = [], [], {}
         self.lock = threading.Lock()
 
@@ -100,6 +104,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if "Authorization" in self.headers:
             self.server.leaks.append(self.path)
         repo, name, left = self.server.signed[key]
+        if self.server.dead:
+            return self.reply(500)
         if self.server.expire_after and left <= 0:
             return self.reply(403)
         self.server.signed[key][2] -= 1
@@ -157,6 +163,7 @@ def test_pull_takes_the_preferred_file_and_checks_it(run, hub):
     assert path.endswith("tiny-q4_k_m.gguf")
     assert open(path, "rb").read() == FILES["org/one"]["tiny-q4_k_m.gguf"]
     assert listed(run)["org/one"]["complete"]
+    assert "its name is org/one" in done.stderr
     assert not hub.leaks, "the token went to another host"
     assert len({r[1] for r in hub.ranges}) >= 3, "expected parallel ranges"
 
@@ -180,7 +187,7 @@ def test_interrupt_leaves_a_partial_that_resumes(run, hub):
     time.sleep(2.0)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
-    assert process.returncode == 1 and not out, (process.returncode, err)
+    assert process.returncode == 130 and not out, (process.returncode, err)
     entry = listed(run)["org/one"]
     assert not entry["complete"]
     before = sum(last - first + 1 for _, first, last in hub.ranges)
@@ -205,7 +212,7 @@ def test_split_sets_come_whole(run):
 def test_safetensors_directory(run):
     done = run("pull", "org/hf")
     assert done.returncode == 0, done.stderr
-    assert sorted(os.listdir(done.stdout.strip())) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert sorted(os.listdir(done.stdout.strip())) == ["added_tokens.json", "config.json", "model.safetensors", "tokenizer.json"]
 
 
 @pytest.mark.parametrize(
@@ -227,17 +234,80 @@ def test_what_cannot_be_pulled_is_one_clear_line(run, spec, words):
     assert done.returncode in (1, 2) and not done.stdout
     lines = [line for line in done.stderr.replace("\r", "\n").splitlines() if line.startswith("rhapsode")]
     assert len(lines) == 1 and words in lines[0], done.stderr
-    assert not any(e["complete"] for e in listed(run).values())
+    assert not listed(run), "what brought no byte left an entry"
+
+
+def test_a_pull_that_gets_no_byte_leaves_nothing(run, hub, tmp_path):
+    hub.dead = True
+    done = run("pull", "org/one:tiny-q8_0.gguf")
+    assert done.returncode == 1 and "500" in done.stderr, done.stderr
+    assert not listed(run)
+    done = run("serve", "--port", "0")
+    assert done.returncode == 2 and "is empty" in done.stderr, done.stderr
+    hub.dead = False
+    assert run("pull", "org/one:tiny-q8_0.gguf").returncode == 0
+
+
+def test_partial_pulls_are_no_models(run, hub):
+    hub.throttle = 4 << 20
+    process = run("pull", "org/one", start=True)
+    time.sleep(2.0)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert "partial" in run("ls").stdout and run("ls", "--names").stdout == ""
+    done = run("run", "org/one", "hi")
+    assert done.returncode == 1 and "not in the store" in done.stderr
+    assert run("serve", "--port", "0").returncode == 2
+    assert run("rm", "org/one").returncode == 0 and not listed(run)
 
 
 def test_add_ls_rm(run, tmp_path):
-    source = tmp_path / "m.gguf"
-    source.write_bytes(b"GGUF and so on")
-    digest = hashlib.sha256(source.read_bytes()).hexdigest()
-    assert run("add", "mine:tiny", str(source), "--sha256", "0" * 64).returncode == 1
-    assert run("add", "mine:tiny", str(source), "--sha256", digest).returncode == 0
-    assert "mine:tiny" in run("ls").stdout
-    assert listed(run)["mine:tiny"]["complete"]
-    assert run("rm", "mine:tiny").returncode == 0
-    assert run("rm", "mine:tiny").returncode == 1
+    assert run("add", "tiny:llama", LLAMA).stdout == "tiny:llama\n"
+    entry = listed(run)["tiny:llama"]
+    assert entry["complete"] and run("ls", "--names").stdout == "tiny:llama\n"
+    assert entry["bytes"] == sum(os.path.getsize(os.path.join(entry["path"], n)) for n in os.listdir(entry["path"]))
+    assert run("run", "tiny:ll", "hi", "--max-tokens", "3").returncode == 0
+    assert "did you mean 'tiny:llama'" in run("info", "tini:llama").stderr and "did you mean 'tiny:llama'" in run("rm", "llama").stderr
+    assert run("add", "tiny:llama", LLAMA).returncode == 0 and list(listed(run)) == ["tiny:llama"]  # replaced
+    assert run("add", "tiny:llama", entry["path"]).returncode == 0 and run("run", "tiny:llama", "hi", "--max-tokens", "3").returncode == 0  # by itself
+    assert run("rm", "tiny:llama").returncode == 0
+    assert run("rm", "tiny:llama").returncode == 1
     assert not listed(run)
+
+
+def test_add_takes_a_file_and_checks_it(run, tmp_path):
+    model = os.path.join(os.environ["MODELS"], "smollm2-135m-instruct-q4_1.gguf")
+    digest = hashlib.sha256(open(model, "rb").read()).hexdigest()
+    assert run("add", "mine", model, "--sha256", "0" * 64).returncode == 1 and not listed(run)
+    done = run("add", "mine", model, "--sha256", digest)
+    assert done.returncode == 0 and "run mine" in done.stderr and listed(run)["mine"]["bytes"] == os.path.getsize(model)
+    junk = tmp_path / "m.gguf"
+    for text in (b"", b"GGUF and so on", b"hello", open(model, "rb").read(1 << 20)):
+        junk.write_bytes(text)
+        done = run("add", "junk", str(junk))
+        assert done.returncode == 1 and not done.stdout and done.stderr.count("\n") == 1 and done.stderr.count(str(junk)) == 1, done.stderr
+    assert run("add", "junk", os.path.join(LLAMA, "model.safetensors")).returncode == 1
+    assert run("add", "", model).returncode == 2 and run("add", "d", LLAMA, "--sha256", digest).returncode == 2
+    assert list(listed(run)) == ["mine"]
+
+
+def test_add_takes_a_whole_split_set(run, tmp_path):
+    sys.path.insert(0, os.path.join(TOP, "tests", "fixtures"))
+    import split_gguf
+
+    model = os.path.join(os.environ["MODELS"], "smollm2-135m-instruct-q4_1.gguf")
+    first = split_gguf.split(model, str(tmp_path / "part"), 3)
+    done = run("add", "split", first)
+    assert done.returncode == 0, done.stderr
+    path = listed(run)["split"]["path"]
+    assert sorted(os.listdir(os.path.dirname(path))) == [f"part-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+    ask = ("--ids", "1,2,3", "--max-tokens", "8", "--json", "--temp", "0")
+    a, b = (json.loads(run("generate", m, *ask).stdout) for m in ("split", model))
+    assert a["ids"] == b["ids"]
+    info = json.loads(run("info", first, "--json").stdout)
+    assert info["file_bytes"] == sum(os.path.getsize(str(tmp_path / f"part-0000{i}-of-00003.gguf")) for i in (1, 2, 3))
+    second = run("info", first.replace("00001-of", "00002-of"))
+    assert second.returncode == 2 and "open the first one" in second.stderr
+    os.unlink(first.replace("00001-of", "00003-of"))
+    missing = run("info", first)
+    assert missing.returncode == 1 and "part-00003-of-00003.gguf" in missing.stderr and missing.stderr.count("\n") == 1

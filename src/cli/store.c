@@ -1,9 +1,8 @@
 /* cli/store.c - the verbs of the model store: pull, add, ls, rm. */
 #include "base/file.h"
-#include "base/json.h"
 #include "base/mem.h"
+#include "cli/session.h"
 #include "cli/verbs.h"
-#include "rhapsode.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -17,12 +16,6 @@ static void on_interrupt(int sig)
 {
     (void)sig;
     interrupted = 1;
-}
-
-static int fail(const char *verb, const struct rh_error *e)
-{
-    fprintf(stderr, "rhapsode %s: %s\n", verb, e->text);
-    return e->code == RH_ERR_ARGUMENT ? 2 : 1;
 }
 
 static void human(char out[32], double bytes)
@@ -79,6 +72,11 @@ static const char *find_token(struct buf *keep)
     return buf_cstr(keep) + (s.p - keep->p);
 }
 
+static void say_name(const char *verb, const char *name)
+{
+    fprintf(stderr, "rhapsode %s: its name is %s, as in: rhapsode run %s\n", verb, name, name);
+}
+
 int cli_pull(struct options *o)
 {
     struct rh_error e = {0};
@@ -102,8 +100,9 @@ int cli_pull(struct options *o)
         fputc('\n', stderr);
     buf_free(&token);
     if (rc)
-        return fail("pull", &e);
+        return session_fail("pull", &e);
     puts(path);
+    say_name("pull", o->args[0]);
     rh_free(path);
     return 0;
 }
@@ -112,7 +111,9 @@ int cli_add(struct options *o)
 {
     struct rh_error e = {0};
     if (rh_store_add(o->store_dir, o->args[0], o->args[1], o->sha256, &e))
-        return fail("add", &e);
+        return session_fail("add", &e);
+    puts(o->args[0]);
+    say_name("add", o->args[0]);
     return 0;
 }
 
@@ -120,8 +121,19 @@ int cli_rm(struct options *o)
 {
     struct rh_error e = {0};
     if (rh_store_remove(o->store_dir, o->args[0], &e))
-        return fail("rm", &e);
+        return session_fail("rm", &e);
     return 0;
+}
+
+static void print_entry(yyjson_val *entry, bool complete)
+{
+    char size[32], when[32] = "";
+    time_t t = (time_t)yyjson_get_sint(yyjson_obj_get(entry, "modified"));
+    struct tm tm;
+    human(size, (double)yyjson_get_uint(yyjson_obj_get(entry, "bytes")));
+    if (localtime_r(&t, &tm))
+        strftime(when, sizeof when, "%Y-%m-%d %H:%M", &tm);
+    printf("%-48s %10s  %s%s\n", yyjson_get_str(yyjson_obj_get(entry, "name")), size, when, complete ? "" : "  partial: pull again to finish");
 }
 
 int cli_ls(struct options *o)
@@ -129,7 +141,7 @@ int cli_ls(struct options *o)
     struct rh_error e = {0};
     char *json = NULL;
     if (rh_store_list_json(o->store_dir, &json, &e))
-        return fail("ls", &e);
+        return session_fail("ls", &e);
     if (o->json) {
         puts(json);
         rh_free(json);
@@ -139,16 +151,13 @@ int cli_ls(struct options *o)
     yyjson_val *list = yyjson_doc_get_root(doc), *entry;
     size_t i, n;
     yyjson_arr_foreach(list, i, n, entry) {
-        char size[32], when[32] = "";
-        time_t t = (time_t)yyjson_get_sint(yyjson_obj_get(entry, "modified"));
-        struct tm tm;
-        human(size, (double)yyjson_get_uint(yyjson_obj_get(entry, "bytes")));
-        if (localtime_r(&t, &tm))
-            strftime(when, sizeof when, "%Y-%m-%d %H:%M", &tm);
-        printf("%-48s %10s  %s%s\n", yyjson_get_str(yyjson_obj_get(entry, "name")), size, when,
-               yyjson_get_bool(yyjson_obj_get(entry, "complete")) ? "" : "  partial: pull again to finish");
+        bool complete = yyjson_get_bool(yyjson_obj_get(entry, "complete"));
+        if (!o->names)
+            print_entry(entry, complete);
+        else if (complete)
+            puts(yyjson_get_str(yyjson_obj_get(entry, "name")));
     }
-    if (n == 0)
+    if (n == 0 && !o->names)
         fprintf(stderr, "rhapsode ls: the store %s is empty; rhapsode pull ORG/REPO fills it\n", o->store_dir);
     json_free(doc);
     rh_free(json);

@@ -64,7 +64,10 @@ int backends_find(const char *name, const struct backend **out, struct err *err)
         }
         n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", list[i]->name);
     }
-    return rc ? rc : err_set(err, ERR_NOT_FOUND, "device '%.64s': expected auto or one of %s", name, names);
+    if (rc == 0 && strcmp(word, "cuda") == 0)
+        return err_set(err, ERR_UNSUPPORTED, "device '%.64s': this build is for CPUs only; with CUDA's compiler (nvcc) there, cmake --preset cuda && "
+                       "cmake --build --preset cuda makes one for GPUs too (build/cuda/rhapsode)", name);
+    return rc ? rc : err_set(err, ERR_ARGUMENT, "device '%.64s': expected auto or one of %s", name, names);
 }
 
 static int open_named(const char *name, const struct device_config *cfg, const struct backend **backend, struct device **out, struct err *err)

@@ -66,7 +66,7 @@ static int open_sibling(struct gguf *g, uint32_t no, int64_t count, struct err *
     struct gguf_shard *s = &g->shards[no];
     g->n_shards = no + 1;
     if ((rc = shard_open(s, path, no, err)))
-        return err ? (err_prefix(err, "split file %u of %lld: ", no + 1, (long long)count), rc) : rc;
+        return err ? (err_prefix(err, "split file %u of %lld", no + 1, (long long)count), rc) : rc;
     if ((rc = split_key(s, "split.no", -1, &got_no, err)) || (rc = split_key(s, "split.count", -1, &got_count, err)))
         return rc;
     if (got_no != no || got_count != count)
@@ -222,6 +222,16 @@ void gguf_close(struct gguf *g)
 const char *gguf_path(const struct gguf *g)
 {
     return g->shards[0].path;
+}
+
+uint32_t gguf_file_count(const struct gguf *g)
+{
+    return g->n_shards;
+}
+
+const char *gguf_file_at(const struct gguf *g, uint32_t i)
+{
+    return g->shards[i].path;
 }
 
 uint32_t gguf_version(const struct gguf *g)

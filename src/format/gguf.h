@@ -47,6 +47,8 @@ int gguf_open_memory(const void *data, size_t n, struct gguf **out, struct err *
 void gguf_close(struct gguf *g);
 
 const char *gguf_path(const struct gguf *g); /* of the first shard, for messages */
+uint32_t gguf_file_count(const struct gguf *g); /* of the set */
+const char *gguf_file_at(const struct gguf *g, uint32_t i); /* path */
 uint32_t gguf_version(const struct gguf *g);
 size_t gguf_tensor_count(const struct gguf *g);
 const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, size_t i);

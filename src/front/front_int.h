@@ -1,7 +1,7 @@
 /* front/front_int.h - inside the front only: the library's objects.
  *
  * Files: lib_host.c (host, log), lib_model.c (open, close, text verbs), lib_info.c, lib_request.c (submit), prompt.c, lib_poll.c, lib_score.c, lib_bench.c, lib_limits.c (limits.h);
- *        texts.c (tokenizer and template of a model), history.c (chats -> ids), prepare.c (preparation workers), stream.c (ids -> text with hold-back),
+ *        find.c (names of models), texts.c (tokenizer and template of a model), history.c (chats -> ids), prepare.c (preparation workers), stream.c (ids -> text with hold-back),
  *        reading.c (text -> typed events), calls.c (answers that must begin with a call), shorten.c (prompts that are too long), embedding.c,
  *        sampling.c (public sampling <-> the engine's), identity.c. */
 #ifndef RH_FRONT_INT_H
@@ -33,6 +33,12 @@ static inline struct str front_str(struct rh_text t)
 }
 
 extern const char *const front_miss_names[KV_MISS_COUNT]; /* lib_info.c */
+
+/* ---- find.c: names of models ---- */
+
+/* A path, or a name in the store (store_dir NULL: none); *path to be mem_freed.  What cannot be a model: an error that says what to give instead. */
+int find_model(const char *store_dir, const char *name, char **path, struct err *err);
+int find_check(const char *path, struct err *err); /* of a path that is there */
 
 /* ---- texts.c: what a model's files say about text ---- */
 

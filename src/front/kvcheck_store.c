@@ -21,7 +21,7 @@ static int result_path(struct rh_model *m, char out[4096], struct err *err)
     if (rc)
         return rc;
     m->host->backend->device_info(m->host->device, &d);
-    snprintf(name, sizeof name, "%llu-%s-%s%u.json", (unsigned long long)model_info(m->model)->file_bytes, hex, d.backend, d.arithmetic);
+    snprintf(name, sizeof name, "%llu-%s-%s%u.json", (unsigned long long)model_info(m->model)->tensor_bytes, hex, d.backend, d.arithmetic);
     rc = file_join(dir, sizeof dir, m->host->store_dir, "kvcheck", err);
     if (rc == 0)
         rc = file_mkdirs(dir, err);
@@ -90,7 +90,7 @@ static bool measured_size(const struct rh_model *m)
 {
     char dir[4096], start[32];
     bool found = false;
-    snprintf(start, sizeof start, "%llu-", (unsigned long long)model_info(m->model)->file_bytes);
+    snprintf(start, sizeof start, "%llu-", (unsigned long long)model_info(m->model)->tensor_bytes);
     DIR *d = file_join(dir, sizeof dir, m->host->store_dir, "kvcheck", NULL) == 0 ? opendir(dir) : NULL;
     for (struct dirent *e = d ? readdir(d) : NULL; e && !found; e = readdir(d))
         found = strncmp(e->d_name, start, strlen(start)) == 0;

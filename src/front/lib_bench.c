@@ -267,12 +267,12 @@ static int check_size(const struct bench *b, struct err *err)
 {
     uint64_t most = engine_positions_max(b->m->engine), longest = b->o.prompt > b->o.decode ? b->o.prompt : b->o.decode;
     if (longest + b->o.depth > most)
-        return err_set(err, ERR_LIMIT, "bench: depth %u + %llu tokens need %llu positions, the state holds %llu", b->o.depth,
+        return err_set(err, ERR_LIMIT, "depth %u + %llu tokens need %llu positions, the state holds %llu", b->o.depth,
                        (unsigned long long)longest, (unsigned long long)longest + b->o.depth, (unsigned long long)most);
     if (b->o.sequences > b->rows_max)
-        return err_set(err, ERR_LIMIT, "bench: %u sequences, a step has %u rows", b->o.sequences, b->rows_max);
+        return err_set(err, ERR_LIMIT, "%u sequences, a step has %u rows", b->o.sequences, b->rows_max);
     if (b->o.prompt == 0 && b->o.decode == 0)
-        return err_set(err, ERR_ARGUMENT, "bench: neither prompt nor decoded tokens");
+        return err_set(err, ERR_ARGUMENT, "neither prompt nor decoded tokens");
     return 0;
 }
 

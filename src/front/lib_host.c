@@ -4,6 +4,8 @@
 #include "engine/backends.h"
 #include "front/front_int.h"
 
+#include <stdio.h>
+
 _Static_assert(sizeof(struct rh_error) == sizeof(struct err), "the public error is the same pair");
 _Static_assert((int)RH_ERR_END == (int)ERR_END && (int)RH_ERR_NOMEM == (int)ERR_NOMEM, "error numbers are the same");
 
@@ -36,6 +38,18 @@ void host_space(const struct rh_host *h, struct plan_space *out)
     struct device_info d;
     h->backend->device_info(h->device, &d);
     plan_space_read(&d, h->gpu_bytes, out);
+}
+
+const char *rh_backend_name(size_t i)
+{
+    return i < backends_count() ? backends_at((uint32_t)i)->name : NULL;
+}
+
+void rh_host_device(const struct rh_host *h, char *out, size_t out_bytes)
+{
+    struct device_info d;
+    h->backend->device_info(h->device, &d);
+    snprintf(out, out_bytes, "%s", d.text);
 }
 
 /* A budget of GPU memory without a GPU is a mistake, not a wish. */

@@ -74,7 +74,8 @@ static void put_model(struct buf *b, const struct rh_model *m)
     put_key(b, "architecture", i->arch), buf_char(b, ',');
     put_key(b, "format", i->format), buf_char(b, ',');
     put_u64(b, "parameters", i->parameters), buf_char(b, ',');
-    put_u64(b, "file_bytes", i->file_bytes), buf_char(b, ',');
+    put_u64(b, "file_bytes", plan_file_bytes(m->path)), buf_char(b, ',');
+    put_u64(b, "tensor_bytes", i->tensor_bytes), buf_char(b, ',');
     put_u64(b, "weight_bytes", i->weight_bytes), buf_char(b, ',');
     put_u64(b, "read_bytes_per_token", i->read_bytes_per_token), buf_char(b, ',');
     put_u64(b, "operations_per_token", i->operations_per_token), buf_char(b, ',');
@@ -167,7 +168,7 @@ static void put_state(struct buf *b, const struct rh_model *m, const struct kv_c
 {
     buf_z(b, ",\"state\":{\"format\":\"");
     kv_config_put(m, b);
-    buf_printf(b, "\",\"kv_start\":%u,\"bytes_per_position\":%.6g,", kv->start, bits_per_position(kv) / 8);
+    buf_printf(b, "\",\"kv_start\":%u,\"bytes_per_position\":%.9g,", kv->start, bits_per_position(kv) / 8);
     put_u64(b, "context", context), buf_char(b, ',');
     put_u64(b, "context_bytes", kv_plan_bytes(kv, context)), buf_char(b, ',');
     put_u64(b, "budget_bytes", m->state_budget);

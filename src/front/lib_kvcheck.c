@@ -39,7 +39,7 @@ static int needle_open(struct kvcheck *c, uint32_t i, struct token_ids *told, st
     if (rc == 0)
         rc = put_text(c->m, str_of(text), &ids, err);
     if (rc == 0 && (ids.n <= n->answer || ids.n > NEEDLE_IDS_MAX))
-        rc = err_set(err, ERR_INTERNAL, "kvcheck: a question of %zu ids", ids.n);
+        rc = err_set(err, ERR_INTERNAL, "a question of %zu ids", ids.n);
     n->ids = ids.ids;
     n->count = (uint32_t)ids.n;
     c->needle_count = i + 1;
@@ -58,7 +58,7 @@ static int make_ids(struct kvcheck *c, const struct token_ids *text, uint32_t wa
         extra += (uint32_t)told[i].n;
     }
     if (rc == 0 && text->n + extra < want)
-        rc = err_set(err, ERR_ARGUMENT, "kvcheck: the text has %zu tokens, expected at least %u", text->n, want - extra);
+        rc = err_set(err, ERR_ARGUMENT, "the text has %zu tokens, expected at least %u", text->n, want - extra);
     c->ids = mem_try_array(want, sizeof *c->ids);
     if (rc == 0 && !c->ids)
         rc = err_nomem(err, "ids", want * sizeof *c->ids);
@@ -93,7 +93,7 @@ static int columns_make(struct kvcheck *c, const char *formats, struct err *err)
     while (str_split(&rest, ',', &name)) {
         struct kvcheck_column *col = &c->columns[c->column_count++];
         if (kv_formats_parse(name.p, name.n, &col->k, &col->v))
-            return err_set(err, ERR_ARGUMENT, "kvcheck: '%.*s' is no format: expected K or K:V of %s", (int)(name.n < 64 ? name.n : 64), name.p,
+            return err_set(err, ERR_ARGUMENT, "'%.*s' is no format: expected K or K:V of %s", (int)(name.n < 64 ? name.n : 64), name.p,
                            kv_formats_text);
         col->kl = mem_try_zero(c->count, sizeof *col->kl);
         if (!col->kl)
@@ -121,7 +121,7 @@ static void put_column(struct buf *b, const struct kvcheck *c, const struct kvch
         buf_char(b, '}');
         return;
     }
-    buf_printf(b, "\"bytes_per_position\":%.6g,\"needles\":%u,\"tokens_per_s\":%.6g", (double)col->bits_per_position / 8, col->found,
+    buf_printf(b, "\"bytes_per_position\":%.9g,\"needles\":%u,\"tokens_per_s\":%.6g", (double)col->bits_per_position / 8, col->found,
                col->tokens_per_s);
     if (!reference) {
         double sum = 0;
@@ -158,9 +158,9 @@ static int prepare(struct kvcheck *c, const struct rh_kvcheck_options *opt, stru
     if (want > context - (context < 2 * ROWS_LEAST ? context : 2 * ROWS_LEAST))
         want = context - (context < 2 * ROWS_LEAST ? context : 2 * ROWS_LEAST); /* room for a question and the timed steps */
     if (want < TOKENS_LEAST)
-        return err_set(err, ERR_ARGUMENT, "kvcheck: %u tokens of a context of %u, expected at least %d", want, context, TOKENS_LEAST);
+        return err_set(err, ERR_ARGUMENT, "%u tokens of a context of %u, expected at least %d", want, context, TOKENS_LEAST);
     if (c->m->options.rows_max < ROWS_LEAST)
-        return err_set(err, ERR_ARGUMENT, "kvcheck: steps of %u rows, expected at least %d", c->m->options.rows_max, ROWS_LEAST);
+        return err_set(err, ERR_ARGUMENT, "steps of %u rows, expected at least %d", c->m->options.rows_max, ROWS_LEAST);
     int rc = put_text(c->m, given, &text, err);
     if (rc == 0)
         rc = make_ids(c, &text, want, err);

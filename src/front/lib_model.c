@@ -2,7 +2,6 @@
  *
  * Lifetime: rh_model_close ends the engine and frees the weights; the text tables stay until the last request is freed, because a
  * request may still be polled. */
-#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "front/front_int.h"
@@ -29,25 +28,6 @@ void model_unref(struct rh_model *m)
 }
 
 /* ---- opening ---- */
-
-static int find_path(const struct rh_model *m, const char *name, char **path, struct err *err)
-{
-    char *found = NULL;
-    struct rh_error rerr = {0};
-    if (file_exists(name)) {
-        *path = mem_try_strndup(name, strlen(name));
-        return *path ? 0 : err_nomem(err, "model path", strlen(name));
-    }
-    int rc = m->host->store_dir ? rh_store_find(m->host->store_dir, name, &found, &rerr) : ERR_NOT_FOUND;
-    if (rc == ERR_NOT_FOUND)
-        return err_set(err, ERR_NOT_FOUND, "model '%.400s': no such file or directory%s%.400s%s", name,
-                       m->host->store_dir ? ", and not in the store '" : "", m->host->store_dir ? m->host->store_dir : "",
-                       m->host->store_dir ? "'" : "");
-    if (rc)
-        return err_set(err, rc, "%s", rerr.text);
-    *path = found;
-    return 0;
-}
 
 /* Tokenizer and template are opened by a thread of their own while the weights are prepared. */
 struct texts_job {
@@ -166,7 +146,7 @@ static int load_draft(struct rh_model *m, const char *name, struct err *err)
     opt.kv_layers = NULL; /* the model's layers, not the draft's */
     opt.kv_layer_count = 0;
     opt.kv_start = 0;
-    int rc = find_path(m, name, &path, err);
+    int rc = find_model(m->host->store_dir, name, &path, err);
     if (rc == 0)
         rc = texts_open(&texts, path, NULL, err);
     if (rc == 0)
@@ -263,7 +243,7 @@ int rh_model_open(struct rh_host *h, const char *name, const struct rh_model_opt
                                         .progress = opt->progress, .progress_ctx = opt->progress_ctx};
     int rc = kv_config_read(m, opt, &err);
     if (rc == 0)
-        rc = find_path(m, name, &m->path, &err);
+        rc = find_model(h->store_dir, name, &m->path, &err);
     if (rc == 0)
         rc = load_both(m, opt, &err);
     if (rc == 0 && !opt->inspect_only)
@@ -402,6 +382,11 @@ const char *rh_output_format_name(size_t i)
 const char *rh_output_format(const struct rh_model *m)
 {
     return output_format_name(m->texts.output);
+}
+
+const char *rh_chat_problem(const struct rh_model *m)
+{
+    return m->texts.chat ? NULL : m->texts.chat_err.text;
 }
 
 int rh_render(struct rh_model *m, const struct rh_chat *chat, struct rh_rendered *out, struct rh_error *rerr)

@@ -158,7 +158,7 @@ static int score_text(struct score *s, struct err *err)
     struct encode_options opt = {.parse_special = true};
     int rc = tokenizer_encode(s->m->texts.tokenizer, front_str(s->o->text), &opt, &ids, err);
     if (rc == 0 && ids.n == 0)
-        rc = err_set(err, ERR_ARGUMENT, "score: the text has no tokens");
+        rc = err_set(err, ERR_ARGUMENT, "the text has no tokens");
     if (rc == 0)
         rc = score_windows(s, ids.ids, ids.n, t->add_bos ? t->bos : -1, err);
     token_ids_free(&ids);
@@ -192,13 +192,13 @@ static void put_result(struct score *s, struct buf *b)
 static int check_options(const struct rh_model *m, const struct rh_score_options *o, struct err *err)
 {
     if ((o->ids != NULL) == (o->text.p != NULL))
-        return err_set(err, ERR_ARGUMENT, "score: expected one of ids and text");
+        return err_set(err, ERR_ARGUMENT, "expected one of ids and text");
     if (o->ids && o->id_count == 0)
-        return err_set(err, ERR_ARGUMENT, "score: no ids");
+        return err_set(err, ERR_ARGUMENT, "no ids");
     if (o->top > SAMPLE_TOP_MAX)
-        return err_set(err, ERR_LIMIT, "score: top: at most %d, got %u", SAMPLE_TOP_MAX, o->top);
+        return err_set(err, ERR_LIMIT, "top: at most %d, got %u", SAMPLE_TOP_MAX, o->top);
     if (o->window == 1)
-        return err_set(err, ERR_ARGUMENT, "score: a window needs at least 2 tokens, got 1");
+        return err_set(err, ERR_ARGUMENT, "a window needs at least 2 tokens, got 1");
     return model_need_engine(m, err);
 }
 

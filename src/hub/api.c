@@ -184,17 +184,22 @@ static size_t find_gguf(const struct hub_listing *l, struct str wanted)
     return SIZE_MAX;
 }
 
+bool hub_model_file(struct str name)
+{
+    static const char *const ends[] = {".safetensors", ".json", ".jinja", ".model", "merges.txt", "vocab.txt"};
+    for (size_t e = 0; e < sizeof ends / sizeof ends[0]; e++)
+        if (str_ends(name, str_of(ends[e])))
+            return true;
+    return false;
+}
+
 /* A whole safetensors model: weights and the small files beside them, top folder only; config.json first. */
 static int keep_safetensors(struct hub_listing *l, const char *repo, struct err *err)
 {
-    static const char *const ends[] = {".safetensors", ".json", ".jinja", ".model", "merges.txt", "vocab.txt"};
     size_t n = 0, weights = 0, config = SIZE_MAX;
     for (size_t i = 0; i < l->count; i++) {
         struct str path = l->files[i].path;
-        bool take = false;
-        for (size_t e = 0; e < sizeof ends / sizeof ends[0]; e++)
-            take = take || str_ends(path, str_of(ends[e]));
-        if (!take || memchr(path.p, '/', path.n))
+        if (!hub_model_file(path) || memchr(path.p, '/', path.n))
             continue;
         weights += str_ends(path, STR(".safetensors"));
         if (str_is(path, "config.json"))

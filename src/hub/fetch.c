@@ -215,6 +215,8 @@ static int turn(struct fetch *f, struct err *err)
         long status = 0;
         hub_curl.easy_getinfo(m->easy_handle, CURLINFO_RESPONSE_CODE, &status);
         bool whole = f->have[t->chunk] == chunk_size(f, t->chunk);
+        if (status != 200) /* a refusal without a body never got to on_data; a 200 in place of a range did */
+            f->bad_status = status == 206 ? 0 : status;
         stop_one(f, t);
         if (f->write_errno)
             return err_set(err, ERR_IO, "%s: cannot write: %s", f->partial, strerror(f->write_errno));
@@ -261,8 +263,10 @@ static int run(struct fetch *f, struct err *err)
     for (uint32_t i = 0; i < f->connections; i++)
         stop_one(f, &f->t[i]);
     mem_free(block);
-    if (rc)
+    if (rc && f->got)
         state_write(f, NULL);
+    else if (rc) /* nothing to go on from */
+        unlink(f->partial), unlink(f->state);
     return rc;
 }
 

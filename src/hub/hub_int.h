@@ -54,5 +54,6 @@ int hub_fetch_file(const struct hub_fetch *f, const struct hub_file *file, struc
 int hub_entry_dir(char out[HUB_PATH_MAX], const char *store, const char *name, struct err *err);
 int hub_entry_write(const char *dir, const char *name, const struct hub_file *files, size_t count, const char *source, const char *revision,
                     struct err *err);
+void hub_entry_prune(const char *dir); /* an entry without any file is none; its lock is held */
 
 #endif

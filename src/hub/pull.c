@@ -24,7 +24,7 @@ static int parse_spec(const char *spec, char repo[256], struct str *wanted, stru
         ok = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.' || c == '/';
     }
     if (!ok || slashes != 1 || (colon && !hub_path_safe(*wanted)))
-        return err_set(err, ERR_ARGUMENT, "pull: expected ORG/REPO or ORG/REPO:FILE, got '%s'", spec);
+        return err_set(err, ERR_ARGUMENT, "expected ORG/REPO or ORG/REPO:FILE, got '%s'", spec);
     snprintf(repo, 256, "%.*s", (int)head.n, head.p);
     return 0;
 }
@@ -71,17 +71,19 @@ int hub_pull(const char *store, const char *spec, const struct hub_pull_options 
     opt = opt ? opt : &none;
     int rc = parse_spec(spec, repo, &wanted, err);
     rc = rc ? rc : hub_entry_dir(dir, store, spec, err);
+    rc = rc ? rc : hub_list(repo, opt, &l, err);
+    rc = rc ? rc : hub_select(&l, wanted, repo, err);
     rc = rc ? rc : file_mkdirs(dir, err);
     if (!rc) {
         lock = lock_entry(dir, err);
         rc = lock < 0 ? lock : 0;
     }
-    rc = rc ? rc : hub_list(repo, opt, &l, err);
-    rc = rc ? rc : hub_select(&l, wanted, repo, err);
     rc = rc ? rc : fetch_all(dir, repo, &l, opt, err);
     rc = rc ? rc : hub_entry_write(dir, spec, l.files, l.count, repo, l.commit, err);
     rc = rc ? rc : hub_store_find(store, spec, path, err);
     hub_listing_free(&l);
+    if (lock >= 0 && rc)
+        hub_entry_prune(dir);
     if (lock >= 0)
         close(lock);
     return rc;

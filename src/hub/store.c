@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/near.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -115,23 +116,94 @@ static int take_file(const char *from, const char *to, struct err *err)
     return rc;
 }
 
-int hub_store_add(const char *store, const char *name, const char *path, const char *sha256, struct err *err)
+static int remove_tree(const char *dir, int depth, struct err *err)
 {
-    char dir[HUB_PATH_MAX], files[HUB_PATH_MAX], to[HUB_PATH_MAX], hex[65] = "";
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
-    int rc = hub_entry_dir(dir, store, name, err);
-    if (!rc && (file_size(path) < 0 || file_is_dir(path)))
-        rc = err_set(err, ERR_NOT_FOUND, "%s: expected a file, got %s", path, file_is_dir(path) ? "a directory" : "nothing");
-    rc = rc ? rc : hash_file(path, hex, err);
-    if (!rc && sha256 && strcmp(sha256, hex))
-        rc = err_set(err, ERR_FORMAT, "%s: expected SHA-256 %s, got %s", path, sha256, hex);
-    rc = rc ? rc : file_join(files, sizeof files, dir, "files", err);
-    rc = rc ? rc : file_mkdirs(files, err);
-    rc = rc ? rc : file_join(to, sizeof to, files, base, err);
-    rc = rc ? rc : take_file(path, to, err);
-    struct hub_file f = {.path = str_of(base), .size_bytes = (uint64_t)file_size(path)};
-    memcpy(f.sha256, hex, sizeof hex);
-    return rc ? rc : hub_entry_write(dir, name, &f, 1, "local", "", err);
+    if (!depth)
+        return err_set(err, ERR_LIMIT, "%s: nested deeper than %d folders", dir, REMOVE_DEPTH);
+    DIR *d = opendir(dir);
+    if (!d)
+        return err_set(err, ERR_IO, "%s: cannot open: %s", dir, strerror(errno));
+    int rc = 0;
+    for (struct dirent *e; !rc && (e = readdir(d));) {
+        char path[HUB_PATH_MAX];
+        struct stat st;
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
+            continue;
+        rc = file_join(path, sizeof path, dir, e->d_name, err);
+        if (!rc && lstat(path, &st) == 0 && S_ISDIR(st.st_mode))
+            rc = remove_tree(path, depth - 1, err);
+        else if (!rc && unlink(path))
+            rc = err_set(err, ERR_IO, "%s: cannot remove: %s", path, strerror(errno));
+    }
+    closedir(d);
+    if (!rc && rmdir(dir))
+        rc = err_set(err, ERR_IO, "%s: cannot remove: %s", dir, strerror(errno));
+    return rc;
+}
+
+/* Whether a file stands anywhere below, depth bounded. */
+static bool has_file(const char *dir, int depth)
+{
+    bool found = false;
+    DIR *d = depth ? opendir(dir) : NULL;
+    for (struct dirent *e; d && !found && (e = readdir(d));) {
+        char path[HUB_PATH_MAX];
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..") || file_join(path, sizeof path, dir, e->d_name, NULL))
+            continue;
+        found = !file_is_dir(path) || has_file(path, depth - 1);
+    }
+    if (d)
+        closedir(d);
+    return found;
+}
+
+void hub_entry_prune(const char *dir)
+{
+    char files[HUB_PATH_MAX];
+    if (file_join(files, sizeof files, dir, "files", NULL) == 0 && !has_file(files, REMOVE_DEPTH))
+        remove_tree(dir, REMOVE_DEPTH, NULL);
+}
+
+/* Into the folder `files`; hashes and sizes of what was taken. */
+static int take_files(const char *files, const char *dir, struct hub_file *list, size_t count, const char *sha256, struct err *err)
+{
+    int rc = file_mkdirs(files, err);
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        char from[HUB_PATH_MAX], to[HUB_PATH_MAX];
+        rc = file_join(from, sizeof from, dir, list[i].path.p, err);
+        rc = rc ? rc : file_join(to, sizeof to, files, list[i].path.p, err);
+        rc = rc ? rc : hash_file(from, list[i].sha256, err);
+        if (!rc && i == 0 && sha256 && strcmp(sha256, list[0].sha256))
+            rc = err_set(err, ERR_FORMAT, "%s: expected SHA-256 %s, got %s", from, sha256, list[0].sha256);
+        rc = rc ? rc : take_file(from, to, err);
+        list[i].size_bytes = rc ? 0 : (uint64_t)file_size(to);
+    }
+    return rc;
+}
+
+int hub_store_add(const char *store, const char *name, const char *dir, const char *const *names, size_t count, const char *sha256, struct err *err)
+{
+    char entry[HUB_PATH_MAX], fresh[HUB_PATH_MAX], files[HUB_PATH_MAX];
+    struct hub_file *list = mem_try_zero(count, sizeof *list);
+    int rc = list ? hub_entry_dir(entry, store, name, err) : err_nomem(err, "files of a model", count * sizeof *list);
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        list[i].path = str_of(names[i]);
+    /* beside, and into place when it is whole: an entry of that name stays until then */
+    if (rc == 0 && snprintf(fresh, sizeof fresh, "%.3000s/models/.new.%ld", store, (long)getpid()) >= HUB_PATH_MAX - 16)
+        rc = err_set(err, ERR_ARGUMENT, "%s: path too long", store);
+    if (rc == 0) {
+        rc = file_join(files, sizeof files, fresh, "files", err);
+        rc = rc ? rc : take_files(files, dir, list, count, sha256, err);
+        rc = rc ? rc : hub_entry_write(fresh, name, list, count, "local", "", err);
+        if (!rc && file_is_dir(entry))
+            rc = remove_tree(entry, REMOVE_DEPTH, err);
+        if (!rc && rename(fresh, entry))
+            rc = err_set(err, ERR_IO, "%s: cannot rename into place: %s", entry, strerror(errno));
+        if (rc && file_is_dir(fresh))
+            remove_tree(fresh, REMOVE_DEPTH, NULL);
+    }
+    mem_free(list);
+    return rc;
 }
 
 struct entry {
@@ -251,6 +323,23 @@ int hub_store_list(const char *store, struct buf *json, struct err *err)
     return buf_check(json, "store listing", err);
 }
 
+/* What to say of a name that is not there: the one it may have been meant for, or how it gets there. */
+static void put_hint(struct err *err, const struct entry *list, size_t n, const char *name, bool partial)
+{
+    struct near near;
+    size_t used = strlen(err->text), slashes = 0;
+    near_begin(&near, str_of(name));
+    for (size_t i = 0; i < n; i++)
+        if (list[i].complete || partial)
+            near_try(&near, str_of(list[i].name));
+    for (const char *p = name; *p; p++)
+        slashes += *p == '/';
+    if (near_best(&near))
+        snprintf(err->text + used, sizeof err->text - used, "; did you mean '%s'?", near_best(&near));
+    else if (slashes == 1 && name[0] != '/' && name[0] != '.' && !str_ends(str_of(name), STR(".gguf")) && !partial)
+        snprintf(err->text + used, sizeof err->text - used, "; a model of the hub is fetched by: rhapsode pull %.200s", name);
+}
+
 int hub_store_find(const char *store, const char *name, struct buf *path, struct err *err)
 {
     struct entry *list;
@@ -276,41 +365,25 @@ int hub_store_find(const char *store, const char *name, struct buf *path, struct
     else if (prefixed > 1)
         rc = err_set(err, ERR_ARGUMENT, "model '%s': %zu names in the store start with it; say more", name, prefixed);
     else
-        rc = err_set(err, ERR_NOT_FOUND, "model '%s': no such file or directory, and no complete model of that name in the store %s", name, store);
+        rc = err_set(err, ERR_NOT_FOUND, "model '%.400s': no such file or directory, and not in the store %.300s", name, store);
+    if (rc == ERR_NOT_FOUND && err)
+        put_hint(err, list, n, name, false);
     mem_free(list);
     return rc ? rc : buf_check(path, "model path", err);
-}
-
-static int remove_tree(const char *dir, int depth, struct err *err)
-{
-    if (!depth)
-        return err_set(err, ERR_LIMIT, "%s: nested deeper than %d folders", dir, REMOVE_DEPTH);
-    DIR *d = opendir(dir);
-    if (!d)
-        return err_set(err, ERR_IO, "%s: cannot open: %s", dir, strerror(errno));
-    int rc = 0;
-    for (struct dirent *e; !rc && (e = readdir(d));) {
-        char path[HUB_PATH_MAX];
-        struct stat st;
-        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
-            continue;
-        rc = file_join(path, sizeof path, dir, e->d_name, err);
-        if (!rc && lstat(path, &st) == 0 && S_ISDIR(st.st_mode))
-            rc = remove_tree(path, depth - 1, err);
-        else if (!rc && unlink(path))
-            rc = err_set(err, ERR_IO, "%s: cannot remove: %s", path, strerror(errno));
-    }
-    closedir(d);
-    if (!rc && rmdir(dir))
-        rc = err_set(err, ERR_IO, "%s: cannot remove: %s", dir, strerror(errno));
-    return rc;
 }
 
 int hub_store_remove(const char *store, const char *name, struct err *err)
 {
     char dir[HUB_PATH_MAX];
     int rc = hub_entry_dir(dir, store, name, err);
-    if (!rc && !file_is_dir(dir))
-        rc = err_set(err, ERR_NOT_FOUND, "model '%s': not in the store %s", name, store);
-    return rc ? rc : remove_tree(dir, REMOVE_DEPTH, err);
+    if (rc || file_is_dir(dir))
+        return rc ? rc : remove_tree(dir, REMOVE_DEPTH, err);
+    struct entry *list = NULL;
+    size_t n = 0;
+    rc = read_all(store, &list, &n, err);
+    rc = rc ? rc : err_set(err, ERR_NOT_FOUND, "model '%.400s': not in the store %.300s", name, store);
+    if (rc == ERR_NOT_FOUND && err)
+        put_hint(err, list, n, name, true);
+    mem_free(list);
+    return rc;
 }

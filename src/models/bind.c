@@ -151,7 +151,7 @@ static int weights_settle(struct model *m, bool drop, struct err *err)
         done += m->info.types[i].file_bytes;
     }
     if (m->opt.progress != NULL) {
-        m->opt.progress(m->opt.progress_ctx, done < m->info.file_bytes ? done : m->info.file_bytes, m->info.file_bytes);
+        m->opt.progress(m->opt.progress_ctx, done < m->info.tensor_bytes ? done : m->info.tensor_bytes, m->info.tensor_bytes);
     }
     return 0;
 }

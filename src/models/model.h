@@ -66,7 +66,7 @@ struct model_info {
     const char *arch;             /* "llama" */
     const char *format;           /* "gguf" or "safetensors" */
     char name[128];
-    uint64_t parameters, file_bytes, weight_bytes; /* weight_bytes: prepared, on the device */
+    uint64_t parameters, tensor_bytes, weight_bytes; /* of the files' tensors as they stand there; prepared, on the device */
     uint64_t read_bytes_per_token; /* weights one decode step reads */
     uint32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
     uint32_t experts, experts_used;  /* 0: none */

@@ -158,10 +158,10 @@ static int kv_layers_share(struct model *m, struct err *err)
     for (uint32_t i = 0; i < m->opt.kv_layer_count; i++) {
         uint32_t layer = m->opt.kv_layers[i].layer, from = m->hp.kv_from[layer];
         if (m->hp.mlp_only[layer]) {
-            return err_set(err, ERR_ARGUMENT, "kv config: layer %u stores nothing", layer);
+            return err_set(err, ERR_FORMAT, "kv config: layer %u stores nothing", layer);
         }
         if (from != 0) {
-            return err_set(err, ERR_ARGUMENT, "kv config: layer %u reads what layer %u stores: it has no format of its own", layer,
+            return err_set(err, ERR_FORMAT, "kv config: layer %u reads what layer %u stores: it has no format of its own", layer,
                            from - 1);
         }
     }
@@ -205,7 +205,7 @@ static int kv_layers_make(struct model *m, struct err *err)
     for (uint32_t i = 0; i < m->opt.kv_layer_count; i++) {
         const struct model_kv_layer *own = &m->opt.kv_layers[i];
         if (own->layer >= hp->layers) {
-            return err_set(err, ERR_ARGUMENT, "kv config: layer %u: the model has %u", own->layer, hp->layers);
+            return err_set(err, ERR_FORMAT, "kv config: layer %u: the model has %u", own->layer, hp->layers);
         }
         m->kv_layers[own->layer].k_format = own->k_format;
         m->kv_layers[own->layer].v_format = own->v_format;
@@ -248,11 +248,11 @@ static void info_fill(struct model *m, const char *path)
     info_name(m, path);
     if (m->gguf != NULL) {
         for (size_t t = 0; t < gguf_tensor_count(m->gguf); t++) {
-            i->file_bytes += gguf_tensor_at(m->gguf, t)->size_bytes;
+            i->tensor_bytes += gguf_tensor_at(m->gguf, t)->size_bytes;
         }
     } else {
         for (size_t t = 0; t < hfdir_tensor_count(m->hfdir); t++) {
-            i->file_bytes += hfdir_tensor_at(m->hfdir, t)->size_bytes;
+            i->tensor_bytes += hfdir_tensor_at(m->hfdir, t)->size_bytes;
         }
     }
 }

@@ -70,7 +70,7 @@ static int read_number(struct reader *r, const struct field *f, yyjson_val *v, c
     if (!yyjson_is_num(v) || (f->kind != FIELD_F32 && !whole))
         return field_type(r, v, pointer, f->kind == FIELD_F32 ? "a number" : "a whole number");
     if (!(d >= f->low && d <= f->high))
-        return api_fail(r->err, 400, "invalid_value", pointer, "%s: expected %g to %g, got %g", pointer, f->low, f->high, d);
+        return api_fail(r->err, 400, "invalid_value", pointer, "%s: expected %.10g to %.10g, got %.10g", pointer, f->low, f->high, d);
     if (f->kind == FIELD_F32)
         *(float *)to = (float)d;
     else if (f->kind == FIELD_U32)
