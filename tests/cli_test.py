@@ -6,6 +6,7 @@ import pty
 import math
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -144,7 +145,7 @@ def test_limits_name_both_numbers():
     out = generate("--ids", IDS, "--max-tokens", -1, "--context", len(REF["prompt"]) + 9, "--ignore-eos")
     assert out["finish_reason"] == "length" and len(out["ids"]) == 9
     one_line(run("generate", LLAMA, "--ids", IDS, "--context", len(REF["prompt"]), status=1), len(REF["prompt"]))
-    one_line(run("generate", LLAMA, "--ids", f"1,{VOCAB}", status=1), VOCAB)
+    one_line(run("generate", LLAMA, "--ids", f"1,{VOCAB}", status=2), VOCAB)
 
 
 def test_chat(tmp_path):
@@ -185,6 +186,153 @@ def test_typed_characters_past_ascii_reach_the_model(tmp_path, lang):
         os.close(fd)
 
 
+# ---- run ----
+
+ONCE = ("run", LLAMA, "--max-tokens", "8", "--temp", "0", "--ignore-eos", "--config", "")
+
+
+def test_piped_text_comes_before_the_prompt(tmp_path):
+    def answer(*args, stdin=b""):
+        return run(*ONCE, *args, stdin=stdin)
+
+    joined = answer("what is it?", stdin=b"some text\n")
+    assert joined.stdout == answer("some text\n\nwhat is it?").stdout == answer(stdin=b"some text\n\nwhat is it?").stdout
+    assert b"10 bytes of standard input" in joined.stderr and joined.stdout != answer("what is it?").stdout
+    assert answer("what is it?", stdin=b" \n").stderr == answer("what is it?").stderr == b""
+    assert answer("-", stdin=b"hi").stdout == answer("hi").stdout
+    file = tmp_path / "f"
+    file.write_bytes(b"some text")
+    env = {**os.environ, "RHAPSODE_HOME": "/nonexistent"}
+    with open(file, "rb") as f:
+        done = subprocess.run([PROGRAM, *ONCE, "what is it?"], stdin=f, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
+    assert done.stdout == joined.stdout
+    with open(os.devnull, "rb") as f:
+        done = subprocess.run([PROGRAM, *ONCE, "what is it?"], stdin=f, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
+    assert done.stdout == answer("what is it?").stdout and not done.stderr
+
+
+@pytest.mark.parametrize("piped", [False, True])
+def test_a_standard_input_that_never_ends(piped):
+    """An open pipe that nobody writes to is left alone, and said; --piped waits for the writer."""
+    plain, joined = run(*ONCE, "hi").stdout, run(*ONCE, "late\n\nhi").stdout
+    p = subprocess.Popen([PROGRAM, *ONCE, "hi", *(["--piped"] if piped else [])], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                         env={**os.environ, "RHAPSODE_HOME": "/nonexistent"})
+    if piped:
+        time.sleep(2.5)
+        assert p.poll() is None
+        out, err = p.communicate(b"late", timeout=60)
+        assert (p.returncode, out) == (0, joined) and b"bytes" in err
+    else:
+        assert p.wait(timeout=60) == 0
+        assert p.stdout.read() == plain and b"--piped" in p.stderr.read()
+        p.stdin.close()
+
+
+def test_run_of_a_model_without_template(tmp_path):
+    shutil.copytree(LLAMA, tmp_path / "base")
+    for name in ("chat_template.jinja", "tokenizer_config.json"):
+        if (tmp_path / "base" / name).exists():
+            (tmp_path / "base" / name).unlink()
+    one_line(run("run", tmp_path / "base", "hi", status=1), "no chat template", "generate MODEL --prompt")
+
+
+class Terminal:
+    """The program on a terminal of its own."""
+
+    def __init__(self, home, *args):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execve(PROGRAM, [PROGRAM, "run", LLAMA, "--max-tokens", "4", "--ignore-eos", *args],
+                      {"HOME": str(home), "TERM": "xterm", "PATH": os.environ["PATH"], "LANG": "C.UTF-8"})
+        self.text, self.status = b"", None
+
+    def until(self, words, seconds=30):
+        end = time.monotonic() + seconds
+        while words not in self.text and time.monotonic() < end:
+            if select.select([self.fd], [], [], 0.1)[0]:
+                try:
+                    self.text += os.read(self.fd, 65536)
+                except OSError:
+                    break
+        assert words in self.text, self.text
+        seen, self.text = self.text[:self.text.index(words) + len(words)], self.text[self.text.index(words) + len(words):]
+        return seen
+
+    def type(self, text):
+        os.write(self.fd, text.encode())
+
+    def ended(self, seconds=20):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.drain()
+                self.status = os.waitstatus_to_exitcode(status)
+                return self.status
+            self.drain()
+        raise AssertionError("it goes on")
+
+    def drain(self):
+        while select.select([self.fd], [], [], 0.1)[0]:
+            try:
+                self.text += os.read(self.fd, 65536)
+            except OSError:
+                return
+
+    def __enter__(self):
+        self.until(b"> ")
+        return self
+
+    def __exit__(self, *_):
+        if self.status is None:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self.fd)
+
+
+@pytest.mark.parametrize("leave", ["/bye\r", "/exit\r", "/quit\r", "\x04"])
+def test_leaving_a_chat(tmp_path, leave):
+    with Terminal(tmp_path) as t:
+        t.type(leave)
+        assert t.ended() == 0
+        assert t.text.replace(b"\x1b[?2004l", b"").endswith(b"\r\n"), t.text
+
+
+def test_a_chat_in_the_terminal(tmp_path):
+    saved = tmp_path / "s.json"
+    with Terminal(tmp_path) as t:
+        t.type("/sav x\r")
+        shown = t.until(b"/quit")
+        assert b"unknown command /sav (did you mean /save?)" in shown and b"/load" in shown
+        t.type("/params temprature 1\r")
+        t.until(b"did you mean 'temperature'?")
+        t.type("/params temperature 0\r")
+        t.until(b"temperature 0 ")
+        t.type("/system Be brief.\r")
+        t.until(b"system message set")
+        t.type("\x1b[200~line one\rline two\x1b[201~\r")  # a paste
+        t.until(b"[paste 1: 2 lines]")
+        time.sleep(1)
+        t.type('"""\rthree\rfour\r"""\r')
+        time.sleep(1)
+        t.type("five \\\rsix\r")
+        time.sleep(1)
+        t.type(f"/save {saved}\r")
+        t.until(b"7 messages saved")
+        messages = json.loads(saved.read_text())
+        assert [m["role"] for m in messages] == ["system"] + ["user", "assistant"] * 3
+        assert [m["content"] for m in messages if m["role"] != "assistant"] == ["Be brief.", "line one\nline two", "\nthree\nfour\n", "five \nsix"]
+        t.type("/clear\r")
+        t.until(b"cleared")
+        t.type(f"/load {saved}\r")
+        t.until(b"7 messages loaded")
+        t.type("/load /no/such\r")
+        t.until(b"/no/such: cannot open")
+        t.type(f"/save {saved}2\r")
+        t.until(b"7 messages saved")
+    assert json.loads(open(f"{saved}2").read()) == messages
+
+
 def test_output_formats(tmp_path):
     messages, template = tmp_path / "m.json", tmp_path / "t.jinja"
     messages.write_text('[{"role": "user", "content": "hi"}]')
@@ -195,7 +343,7 @@ def test_output_formats(tmp_path):
     for out in (auto, named):  # the prompt opened the block: all is reasoning
         assert out["text"] == "" and out["reasoning"] == plain["text"] and out["tool_calls"] == [] and out["ids"] == plain["ids"]
         assert out["usage"]["reasoning_tokens"] == out["usage"]["completion_tokens"]
-    one_line(run("generate", LLAMA, *args, "--output", "nope", status=1), "nope")
+    one_line(run("generate", LLAMA, *args, "--output", "nope", status=2), "nope")
 
 
 def test_template_override(tmp_path):
@@ -264,6 +412,18 @@ def test_score_ids():
 def test_score_one_id():
     out = run_json("score", LLAMA, "--ids", 5)
     assert out["logprob_of_next"] == [] and out["perplexity"] is None
+    assert b"nothing to score" in run("score", LLAMA, "--ids", 5).stdout
+
+
+def test_score_top_without_json():
+    out = run_json("score", LLAMA, "--ids", "1,2,3", "--top", 2)
+    lines = run("score", LLAMA, "--ids", "1,2,3", "--top", 2).stdout.decode(errors="replace").splitlines()
+    places = [line.split() for line in lines[5:]]
+    assert [p[0] for p in places] == ["1", "2", "3", "next:"]
+    for at in (1, 2):
+        assert float(places[at][1]) == pytest.approx(out["logprob_of_next"][at - 1], abs=1e-4)
+        for top in out["top"][at - 1]:
+            assert f" {top['id']} " in lines[5 + at] and f"{top['logprob']:.4f}" in lines[5 + at]
 
 
 @pytest.mark.parametrize("model", ["llama", "gemma3"])
@@ -300,10 +460,16 @@ def test_score_file(tmp_path, model):
 @pytest.mark.parametrize("text", ["", "hello world", "  two  spaces ", "émoji 😀 and \t tabs\n\n", "\x00\x01"])
 def test_round_trip(text):
     ids = json.loads(run("tokenize", LLAMA, "--json", "--no-bos", "--no-parse-special", stdin=text.encode()).stdout)
-    if ids:
-        assert run("detokenize", LLAMA, "--ids", ",".join(map(str, ids))).stdout == text.encode()
-    else:
-        assert text == ""
+    assert run("detokenize", LLAMA, "--ids", json.dumps(ids)).stdout == text.encode()
+    assert ids or text == ""
+
+
+def test_detokenize_reads_standard_input():
+    text = "two words, \u00e9".encode()
+    for ids in (run("tokenize", LLAMA, "--no-bos", stdin=text).stdout, run("tokenize", LLAMA, "--no-bos", "--json", stdin=text).stdout):
+        assert run("detokenize", LLAMA, stdin=ids).stdout == run("detokenize", LLAMA, stdin=ids.replace(b",", b" \n")).stdout == text
+    assert run("detokenize", LLAMA, stdin=b"").stdout == run("detokenize", LLAMA, stdin=b"[]\n").stdout == b""
+    one_line(run("detokenize", LLAMA, stdin=b"1,x", status=2), "standard input", "'x'")
 
 
 def test_tokenize_plain_output():
@@ -318,7 +484,8 @@ def test_info():
     out = run_json("info", LLAMA, "--context", 256)
     assert out["architecture"] == "llama" and out["layers"] == CONFIG["num_hidden_layers"] and out["vocab"] == VOCAB
     assert out["context_train"] == CONTEXT and out["state"]["context"] == 256
-    assert sum(t["tensors"] for t in out["types"]) > 0 and sum(t["bytes"] for t in out["types"]) == out["file_bytes"]
+    assert sum(t["tensors"] for t in out["types"]) > 0 and sum(t["bytes"] for t in out["types"]) == out["tensor_bytes"]
+    assert out["file_bytes"] == os.path.getsize(os.path.join(LLAMA, "model.safetensors"))
     assert {row["component"] for row in out["memory"]} >= {"weights", "state", "step buffers"}
     assert out["machine"]["runs"] is True and out["identity"].startswith("model=")
     half = run_json("info", LLAMA, "--context", 512)
@@ -426,7 +593,8 @@ USAGE = [
     ["generate", LLAMA, "--prompt", "x", "-z"], ["generate", LLAMA, "--prompt", "x", "--state", "lots"],
     ["score", LLAMA], ["score", LLAMA, "--ids", "1", "--file", "x"], ["score", LLAMA, "--ids", "1,2", "--logits", "all"],
     ["generate", LLAMA, "--prompt", "x", "--kv", "q7"], ["generate", LLAMA, "--prompt", "x", "--kv", "f16:"],
-    ["detokenize", LLAMA], ["render", LLAMA], ["info"], ["bench", LLAMA, "-r", "0"], ["completion", "tcsh"],
+    ["generate", LLAMA, "--prompt", "x", "--logprobs"], ["score", LLAMA, "--ids", "1,2", "--logits", "last"], ["run", LLAMA, "--choices", "2", "x"],
+    ["detokenize", LLAMA, "--ids", ""], ["detokenize", LLAMA, "--ids", "1,,2"], ["help", "nonsense"], ["help", "run", "everything"], ["render", LLAMA], ["info"], ["bench", LLAMA, "-r", "0"], ["completion", "tcsh"],
     ["bench"], ["bench", LLAMA, "--limits"],
 ]
 
@@ -436,15 +604,27 @@ def test_usage(args):
     one_line(run(*args, status=2), "rhapsode")
 
 
-FAILURES = [
-    ["generate", "/no/such/model.gguf", "--prompt", "x"], ["info", "/no/such"], ["generate", LLAMA, "--chat", "/no/such.json"],
-    ["generate", LLAMA, "--prompt", "x", "--chat-template", "/no/such"], ["generate", LLAMA, "--prompt", "x", "--backend", "abacus"],
-    ["generate", LLAMA, "--prompt", "x", "--cpu-isa", "sse9"], ["generate", LLAMA, "--prompt", "x", "--sampler-order", "top_k"],
+# wrong by what they say to the model or this build: usage, too
+WRONG = [
+    ["generate", LLAMA, "--prompt", "x", "--backend", "abacus"], ["generate", LLAMA, "--prompt", "x", "--cpu-isa", "sse9"], ["generate", LLAMA, "--prompt", "x", "--sampler-order", "top_k"],
     ["generate", LLAMA, "--prompt", "x", "--sampler-order", "top_k,top_k,top_p,min_p,xtc,typical_p"],
     ["generate", LLAMA, "--prompt", "x", "--logit-bias", f"{VOCAB}=1"], ["generate", LLAMA, "--prompt", "x", "--stop", ""],
+    ["generate", LLAMA, "--prompt", "x", "--output", "nope"], ["detokenize", LLAMA, "--ids", str(VOCAB)], ["bench", LLAMA, "-p", "0", "-n", "0"],
+    ["pull", "foo"], ["score", LLAMA, "--file", "/dev/null"],
+]
+
+
+@pytest.mark.parametrize("args", WRONG, ids=lambda a: " ".join(os.path.basename(x) for x in a)[:60])
+def test_wrong(args):
+    one_line(run(*args, status=2), "rhapsode " + args[0])
+
+
+FAILURES = [
+    ["generate", "/no/such/model.gguf", "--prompt", "x"], ["info", "/no/such"], ["generate", LLAMA, "--chat", "/no/such.json"],
+    ["generate", LLAMA, "--prompt", "x", "--chat-template", "/no/such"],
     ["generate", LLAMA, *sum((["--stop", str(i)] for i in range(17)), []), "--prompt", "x"], ["score", LLAMA, "--file", "/no/such"],
-    ["detokenize", LLAMA, "--ids", str(VOCAB)], ["bench", LLAMA, "-p", "3000"], ["render", LLAMA, "--messages", "/no/such"],
-    ["generate", "/dev/null", "--prompt", "x"], ["info", GOLDEN],
+    ["bench", LLAMA, "-p", "3000"], ["render", LLAMA, "--messages", "/no/such"],
+    ["generate", "/dev/null", "--prompt", "x"], ["info", GOLDEN], ["add", "x", "/etc/passwd"], ["rm", "nothing"],
 ]
 
 
@@ -457,8 +637,7 @@ def test_bad_files(tmp_path):
     bad = tmp_path / "bad"
     for text in (b"", b"{", b"[1]", b"{}", b"\xff", b"[" * 100000):
         bad.write_bytes(text)
-        done = run("generate", LLAMA, "--chat", bad, "--max-tokens", 1, status=1 if text in (b"", b"{", b"\xff", b"[" * 100000, b"[1]") else 2)
-        one_line(done)
+        one_line(run("generate", LLAMA, "--chat", bad, "--max-tokens", 1, status=1), bad)
     garbage = tmp_path / "x.gguf"
     garbage.write_bytes(b"GGUF" + b"\xff" * 100)
     one_line(run("info", garbage, status=1), "x.gguf")
@@ -466,6 +645,7 @@ def test_bad_files(tmp_path):
     shutil.copytree(LLAMA, copy)
     (copy / "tokenizer.json").unlink()
     one_line(run("generate", copy, "--ids", "1", status=1), "tokenizer.json")
+    shutil.copy(os.path.join(LLAMA, "tokenizer.json"), copy)
     weights = (copy / "model.safetensors").read_bytes()
     (copy / "model.safetensors").write_bytes(weights[:-100])
     one_line(run("info", copy, status=1))
@@ -498,15 +678,81 @@ def test_a_file_cut_short_while_it_is_read(tmp_path):
     assert b"cut short" in err or b"model.safetensors" in err  # the second: cut before the sizes were checked
 
 
+BAD_MESSAGES = [
+    ([1], "messages[0]: expected an object"), ([{"content": "x"}], "messages[0].role"), ([{"role": "usr", "content": "x"}], "'usr'"),
+    ([{"role": "user", "content": "x"}, {"role": "user"}], "messages[1].content"), ([{"role": "user", "content": 5}], "messages[0].content"),
+    ([{"role": "user", "content": ["x"]}], "messages[0].content[0]"), ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
+    ([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url"}]}], "messages[0].content[1].type"), ([], "at least one message"),
+    ({"a": 1}, "messages"), ([{"role": "assistant", "content": None}], "messages[0].content"),
+]
+
+
+@pytest.mark.parametrize("messages,words", BAD_MESSAGES, ids=lambda m: json.dumps(m)[:50])
+def test_bad_messages_say_which_and_what(tmp_path, messages, words):
+    file = tmp_path / "m.json"
+    file.write_text(json.dumps(messages))
+    one_line(run("generate", LLAMA, "--chat", file, status=1), file, words)
+
+
+def test_messages_without_content_that_have_something_else(tmp_path):
+    file = tmp_path / "m.json"
+    file.write_text(json.dumps([{"role": "user", "content": [{"type": "text", "text": "hi"}]},
+                                {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}]},
+                                {"role": "tool", "content": {"degrees": 3}}]))
+    template = tmp_path / "t.jinja"
+    template.write_text("{{ messages|length }}")
+    assert run("render", LLAMA, "--messages", file, "--chat-template", template).stdout == b"3"
+    assert len(generate("--chat", file, "--chat-template", template, "--max-tokens", 1, "--ignore-eos")["ids"]) == 1
+
+
+@pytest.mark.parametrize("args,words", [
+    (["rum"], "'run'"), (["genrate"], "'generate'"), (["generate", LLAMA, "--promt", "x"], "'--prompt'"), (["run", LLAMA, "--prompt", "x"], "generate has it"),
+    (["run", LLAMA, "--teperature=1", "x"], "'--temperature'"), (["help", "scoer"], "'score'")])
+def test_slips_are_told(args, words):
+    one_line(run(*args, status=2), words)
+
+
+def test_names_that_are_no_model_say_what_to_give(tmp_path):
+    one_line(run("info", os.path.join(LLAMA, "model.safetensors"), status=1), f"give its folder, {LLAMA}")
+    one_line(run("info", os.path.join(LLAMA, "tokenizer.json"), status=1), f"give its folder, {LLAMA}")
+    alone = tmp_path / "x.safetensors"
+    shutil.copy(os.path.join(LLAMA, "model.safetensors"), alone)
+    one_line(run("info", alone, status=1), "config.json")
+    one_line(run("info", tmp_path, status=1), "config.json", "beside the .safetensors")
+    for name in ("b-00002-of-00002.gguf", "b-00001-of-00002.gguf", "c.gguf"):
+        (tmp_path / name).write_bytes(b"GGUF")
+    one_line(run("info", tmp_path, status=1), "2 .gguf models", "b-00001-of-00002.gguf")
+    text = run("info", tmp_path / "c.gguf", status=1).stderr.decode()
+    assert text.count(str(tmp_path)) == 1, text
+    one_line(run("info", tmp_path / "d.gguf", status=1), f"did you mean '{tmp_path}/c.gguf'?")
+    one_line(run("info", "someone/something", status=1), "rhapsode pull someone/something")
+
+
+def test_a_build_without_cuda_says_so():
+    if b" cuda" in run("--version").stdout.splitlines()[1]:
+        pytest.skip("this build has CUDA")
+    one_line(run("generate", LLAMA, "--prompt", "x", "--device", "cuda:1", status=1), "cuda:1", "CPUs only", "--preset cuda")
+    for verb in ("run", "serve"):
+        text = run("help", verb, "all").stdout
+        assert b"cuda" not in text and b"gpu" not in text.lower() and b"cpu, ref" in text
+
+
 # ---- the program ----
 
 def test_help_and_version():
-    assert run("--version").stdout.startswith(b"rhapsode ")
+    name, backends, here = run("--version").stdout.decode().splitlines()
+    assert name.startswith("rhapsode ") and backends.split()[:3] == ["backends", "cpu", "ref"] and "level" in here
+    assert run("help").stdout == run("--help").stdout == run("-h").stdout
     text = run("--help").stdout.decode()
     for verb in ("generate", "score", "tokenize", "detokenize", "render", "info", "bench"):
         assert f"  {verb} " in text
         assert f"usage: rhapsode {verb}" in run(verb, "--help").stdout.decode()
-    assert "--temp" in run("generate", "--help").stdout.decode()
+        assert run(verb, "--help").stdout == run("help", verb).stdout
+    short, whole = run("help", "generate").stdout.decode(), run("help", "generate", "all").stdout.decode()
+    assert "--temp" in short and "--xtc" not in short and "help generate all" in short and short.count("\n") < 60
+    assert "--xtc" in whole and "help generate all" not in whole
+    for word in ("mse", "KL", "tokens", "needles"):
+        assert word in run("help", "kvcheck").stdout.decode()
 
 
 def test_config_file(tmp_path):
@@ -528,10 +774,29 @@ def test_config_file(tmp_path):
 def test_completion(shell, tmp_path):
     script = run("completion", shell).stdout
     assert b"max-tokens" in script and b"generate" in script
+    assert b"ls --names" in script
     if shutil.which(shell):
         path = tmp_path / "script"
         path.write_bytes(script)
         subprocess.run([shell, "-n", path], check=True)
+
+
+def test_completion_offers_names_of_the_store(tmp_path):
+    env = {**os.environ, "RHAPSODE_HOME": str(tmp_path / "store")}
+    for name in ("mine:tiny", "mine:other", "third"):
+        run("add", name, LLAMA, env=env)
+
+    def offered(line):
+        words = line.split(" ")
+        script = (f"source <({PROGRAM} completion bash); COMP_LINE='{line}' COMP_POINT={len(line)}; COMP_WORDS=({PROGRAM} {' '.join(words[1:])}); "
+                  f"COMP_CWORD={len(words) - 1}; _rhapsode; printf '%s\\n' \"${{COMPREPLY[@]}}\"")
+        return subprocess.run(["bash", "-c", script], env=env, cwd=tmp_path, stdout=subprocess.PIPE, check=True, text=True).stdout.split()
+
+    assert offered("rhapsode run thi") == ["third"]
+    assert sorted(offered("rhapsode info mine")) == ["mine:other", "mine:tiny"]
+    assert sorted(offered("rhapsode rm mine:")) == ["other", "tiny"]  # bash breaks words at colons
+    assert "--temperature" in offered("rhapsode run x --temp") and "score" in offered("rhapsode help sc")
+    assert offered("rhapsode gen") == ["generate"]
 
 
 def test_full_disk():

@@ -255,7 +255,7 @@ static int print_json(const struct generation *g, const struct rh_sampling *samp
     if (!failed)
         puts(buf_cstr(&b));
     buf_free(&b);
-    return failed ? session_usage("generate", "out of memory"), 1 : 0;
+    return failed ? session_failed("generate", "out of memory") : 0;
 }
 
 static void print_choices(const struct generation *g)
@@ -301,9 +301,11 @@ static int read_input(struct rh_request_options *r, struct session_chat *chat, c
     uint32_t *ids;
     if (!!o->prompt + !!o->ids + !!o->chat != 1)
         return session_usage("generate", "expected one of --prompt, --ids and --chat");
+    if (!o->json && (o->logprobs || o->given[OPT_TOP_LOGPROBS]))
+        return session_usage("generate", "%s: printed with --json only", o->logprobs ? "--logprobs" : "--top-logprobs");
     if (o->prompt)
         r->prompt = (struct rh_text){o->prompt, strlen(o->prompt)};
-    if (o->ids && options_ids(o->ids, &ids, &r->id_count, &err))
+    if (o->ids && options_ids("--ids: ", str_of(o->ids), &ids, &r->id_count, &err))
         return session_usage("generate", "%s", err.text);
     if (o->ids)
         r->ids = ids;
@@ -366,8 +368,8 @@ int cli_generate(struct options *o)
     int rc = read_input(&r, &chat, o);
     if (rc == 0)
         rc = session_stops("generate", o, &r, &stop, &stop_ids);
-    if (rc == 0 && o->allow_ids && options_ids(o->allow_ids, &allowed, &r.allowed_id_count, &err))
-        rc = session_usage("generate", "--allow-ids: %s", err.text);
+    if (rc == 0 && o->allow_ids && options_ids("--allow-ids: ", str_of(o->allow_ids), &allowed, &r.allowed_id_count, &err))
+        rc = session_usage("generate", "%s", err.text);
     r.allowed_ids = allowed;
     if (rc == 0)
         rc = session_open(&s, "generate", o, false);

@@ -17,7 +17,7 @@ static void print_row(yyjson_val *e)
         printf("%-16s %s\n", name, refused);
         return;
     }
-    printf("%-16s %9.6g", name, yyjson_get_num(yyjson_obj_get(e, "bytes_per_position")));
+    printf("%-16s %9.7g", name, yyjson_get_num(yyjson_obj_get(e, "bytes_per_position")));
     if (kl)
         printf("  %9.2e %9.2e  %9.2e %9.2e  %6.4f", yyjson_get_num(yyjson_obj_get(e, "mse_k")), yyjson_get_num(yyjson_obj_get(e, "mse_v")),
                yyjson_get_num(kl), yyjson_get_num(yyjson_obj_get(e, "kl_p99")), yyjson_get_num(yyjson_obj_get(e, "top1")));
@@ -32,7 +32,7 @@ static int print_table(const char *json)
     struct err err = {0};
     yyjson_doc *doc = json_parse(str_of(json), "kvcheck", &err);
     if (!doc)
-        return session_usage("kvcheck", "%s", err.text);
+        return session_failed("kvcheck", "%s", err.text);
     yyjson_val *root = yyjson_doc_get_root(doc), *entry;
     size_t i, n;
     printf("%llu tokens, %llu needles; against f32 state\n", (unsigned long long)yyjson_get_uint(yyjson_obj_get(root, "tokens")),
@@ -69,10 +69,8 @@ int cli_kvcheck(struct options *o)
     char *json = NULL;
     if (o->formats && check_formats(o->formats))
         return 2;
-    if (o->file && file_read(&text, o->file, TEXT_MAX, &ferr)) {
-        fprintf(stderr, "rhapsode kvcheck: %s\n", ferr.text);
-        return 1;
-    }
+    if (o->file && file_read(&text, o->file, TEXT_MAX, &ferr))
+        return session_failed("kvcheck", "%s", ferr.text);
     struct rh_kvcheck_options ko = {.formats = o->formats, .text = {text.p, text.n}, .tokens = o->tokens};
     int rc = session_open(&s, "kvcheck", o, false);
     if (rc == 0 && rh_kvcheck_json(s.model, &ko, &json, &err))

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/near.h"
 #include "base/str.h"
 #include "cli/verbs.h"
 
@@ -129,7 +130,7 @@ static size_t long_table(const struct verb *verb, struct option *table, char *na
     *letters++ = ':';
     for (int i = 0; i < OPT_COUNT; i++) {
         const struct option_row *row = &option_rows[i];
-        if (!(row->group & (verb->groups | G_ALL)))
+        if (!option_taken(row, verb->groups))
             continue;
         int has = row->type == OPTION_FLAG ? no_argument : required_argument;
         table[n++] = (struct option){row->name, has, NULL, 1000 + i};
@@ -154,9 +155,43 @@ static size_t long_table(const struct verb *verb, struct option *table, char *na
 static int row_of_letter(const struct verb *verb, int letter)
 {
     for (int i = 0; i < OPT_COUNT; i++)
-        if (option_rows[i].letter == letter && option_rows[i].group & (verb->groups | G_ALL))
+        if (option_rows[i].letter == letter && option_taken(&option_rows[i], verb->groups))
             return i;
     return -1;
+}
+
+/* The name of an option of `groups` that is nearest; NULL: none is near. */
+static const char *nearest(struct near *near, unsigned groups, struct str wrong)
+{
+    near_begin(near, wrong);
+    for (int i = 0; i < OPT_COUNT; i++) {
+        struct str rest = str_of(option_rows[i].aliases), alias;
+        if (!(option_rows[i].group & groups))
+            continue;
+        near_try(near, str_of(option_rows[i].name));
+        while (rest.n && str_split(&rest, ' ', &alias))
+            near_try(near, alias);
+    }
+    return near_best(near);
+}
+
+static int row_of_name(struct str name);
+
+/* An option this verb does not take: the verb that does, or the name it may have been meant for. */
+static int unknown_option(const struct verb *verb, const char *shown, struct err *err)
+{
+    struct near near;
+    struct str name = str_of(shown + strspn(shown, "-"));
+    const char *eq = memchr(name.p, '=', name.n);
+    if (eq)
+        name.n = (size_t)(eq - name.p);
+    int at = row_of_name(name);
+    for (const struct verb *v = cli_verbs; at >= 0 && v->name; v++)
+        if (option_taken(&option_rows[at], v->groups))
+            return err_set(err, ERR_ARGUMENT, "'--%.*s' is no option of %s; %s has it", STR_ARG(name), verb->name, v->name);
+    const char *best = nearest(&near, verb->groups | G_ALL, name);
+    return err_set(err, ERR_ARGUMENT, "unknown option '%.200s'%s%s%s", shown, best ? "; did you mean '--" : "; see: rhapsode help ",
+                   best ? best : verb->name, best ? "'?" : "");
 }
 
 int options_parse(struct options *o, const struct verb *verb, int argc, char **argv, struct err *err)
@@ -174,9 +209,9 @@ int options_parse(struct options *o, const struct verb *verb, int argc, char **a
         if (c == '?' && optopt >= 1000)
             return err_set(err, ERR_ARGUMENT, "option '%.200s' takes no value", shown);
         if (c == '?' && optopt)
-            return err_set(err, ERR_ARGUMENT, "unknown option '-%c' of '%s'", optopt, verb->name);
+            return err_set(err, ERR_ARGUMENT, "unknown option '-%c'; see: rhapsode help %s", optopt, verb->name);
         if (c == '?')
-            return err_set(err, ERR_ARGUMENT, "unknown option '%.200s' of '%s'", shown, verb->name);
+            return unknown_option(verb, shown, err);
         int at = c >= 1000 ? c - 1000 : row_of_letter(verb, c);
         if (at < 0 || put(o, (size_t)at, "--", optarg, err))
             return err ? err->code : ERR_ARGUMENT;
@@ -205,6 +240,14 @@ static int row_of_name(struct str name)
     return -1;
 }
 
+static int unknown_key(const char *where, struct str key, struct err *err)
+{
+    struct near near;
+    const char *best = nearest(&near, G_CONFIG, key);
+    return err_set(err, ERR_ARGUMENT, "%sunknown key '%.*s'%s%s%s", where, STR_ARG(key), best ? "; did you mean '" : "", best ? best : "",
+                   best ? "'?" : "");
+}
+
 static int config_line(struct options *o, const struct verb *verb, const char *where, struct str line, struct err *err)
 {
     struct str key, rest = line;
@@ -219,8 +262,8 @@ static int config_line(struct options *o, const struct verb *verb, const char *w
     rest = str_trim(rest);
     int at = row_of_name(key);
     if (at < 0 || !(option_rows[at].group & G_CONFIG) || at == OPT_HELP || at == OPT_CONFIG)
-        return err_set(err, ERR_ARGUMENT, "%sunknown key '%.*s'", where, STR_ARG(key));
-    if (!(option_rows[at].group & (verb->groups | G_ALL)) || (o->given[at] && option_rows[at].type != OPTION_LIST_T))
+        return unknown_key(where, key, err);
+    if (!option_taken(&option_rows[at], verb->groups) || (o->given[at] && option_rows[at].type != OPTION_LIST_T))
         return 0; /* of another verb, or the command line said it */
     char *text = mem_alloc(rest.n + 1); /* lives as long as the process, like argv */
     memcpy(text, rest.p, rest.n);
@@ -245,11 +288,18 @@ int options_config(struct options *o, const struct verb *verb, const char *path,
     return rc;
 }
 
+static int unknown_parameter(unsigned groups, const char *name, struct err *err)
+{
+    struct near near;
+    const char *best = nearest(&near, groups, str_of(name));
+    return err_set(err, ERR_ARGUMENT, "unknown parameter '%.100s'%s%s%s", name, best ? "; did you mean '" : "", best ? best : "", best ? "'?" : "");
+}
+
 int options_assign(struct options *o, unsigned groups, const char *name, const char *value, struct err *err)
 {
     int at = row_of_name(str_of(name));
     if (at < 0 || !(option_rows[at].group & groups))
-        return err_set(err, ERR_ARGUMENT, "unknown parameter '%.100s'", name);
+        return unknown_parameter(groups, name, err);
     return put(o, (size_t)at, "", value, err);
 }
 
@@ -262,22 +312,41 @@ void options_free(struct options *o)
 
 /* ---- values with a shape of their own ---- */
 
-int options_ids(const char *text, uint32_t **ids, size_t *n, struct err *err)
+static bool is_blank(char c)
 {
-    struct str rest = str_of(text), piece;
-    size_t cap = 1;
-    for (const char *p = text; *p; p++)
-        cap += *p == ',';
-    uint32_t *list = mem_alloc(cap * sizeof *list);
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+/* An id, and what separates it from the next one: white space, or a comma with or without. */
+static bool take_id(struct str *rest, uint32_t *out)
+{
+    size_t end = 0;
+    uint64_t id = 0;
+    while (end < rest->n && rest->p[end] != ',' && !is_blank(rest->p[end]))
+        end++;
+    bool ok = str_to_u64(str_n(rest->p, end), &id) && id <= UINT32_MAX;
+    *rest = str_trim(str_from(*rest, end));
+    bool comma = rest->n && rest->p[0] == ',';
+    if (comma)
+        *rest = str_trim(str_from(*rest, 1));
+    *out = (uint32_t)id;
+    return ok && !(comma && !rest->n);
+}
+
+int options_ids(const char *where, struct str text, uint32_t **ids, size_t *n, struct err *err)
+{
+    struct str rest = str_trim(text);
+    bool brackets = rest.n >= 2 && rest.p[0] == '[' && rest.p[rest.n - 1] == ']';
+    if (brackets)
+        rest = str_trim(str_n(rest.p + 1, rest.n - 2));
+    uint32_t *list = mem_alloc((rest.n / 2 + 1) * sizeof *list);
     *n = 0;
-    while (str_split(&rest, ',', &piece)) {
-        uint64_t id;
-        piece = str_trim(piece);
-        if (!str_to_u64(piece, &id) || id > UINT32_MAX) {
+    while (rest.n || (!brackets && *n == 0)) {
+        struct str at = rest;
+        if (!take_id(&rest, &list[(*n)++])) {
             mem_free(list);
-            return err_set(err, ERR_ARGUMENT, "--ids: expected token ids such as 1,2,3, got '%.*s'", STR_ARG(piece));
+            return err_set(err, ERR_ARGUMENT, "%sexpected token ids such as 1,2,3, got '%.*s'", where, (int)(at.n < 60 ? at.n : 60), at.n ? at.p : "");
         }
-        list[(*n)++] = (uint32_t)id;
     }
     *ids = list;
     return 0;

@@ -10,6 +10,7 @@
 #define RH_CLI_OPTIONS_H
 
 #include "base/err.h"
+#include "base/str.h"
 #include "cli/options_list.h"
 
 #include <stdbool.h>
@@ -19,7 +20,8 @@
 enum option_group { /* which verbs take an option; CONFIG groups may stand in the configuration file */
     G_ALL = 1 << 0, G_HOST = 1 << 1, G_MODEL = 1 << 2, G_INPUT = 1 << 3, G_REQUEST = 1 << 4, G_SAMPLE = 1 << 5, G_JSON = 1 << 6,
     G_IDS = 1 << 7, G_SCORE = 1 << 8, G_TOKENIZE = 1 << 9, G_RENDER = 1 << 10, G_TOOLS = 1 << 11, G_BENCH = 1 << 12, G_RUN = 1 << 13,
-    G_PULL = 1 << 14, G_STORE = 1 << 15, G_KVCHECK = 1 << 16, G_SERVE = 1 << 17,
+    G_PULL = 1 << 14, G_STORE = 1 << 15, G_KVCHECK = 1 << 16, G_SERVE = 1 << 17, G_LS = 1 << 18,
+    G_GPU = 1 << 29, G_MORE = 1 << 30, /* no groups: shown by builds for GPUs only; not in the short help */
     G_CONFIG = G_ALL | G_HOST | G_MODEL | G_REQUEST | G_SAMPLE | G_RUN | G_PULL | G_SERVE
 };
 
@@ -67,10 +69,14 @@ struct option_row {
     const char *value, *help;
     size_t offset;
 };
+static inline bool option_taken(const struct option_row *row, unsigned groups)
+{
+    return row->group & (groups | G_ALL);
+}
 extern const struct option_row option_rows[OPT_COUNT];
 
 struct verb {
-    const char *name, *args; /* "MODEL" */
+    const char *name, *args, *section; /* "generate", "MODEL", what of the program's help it stands under */
     size_t args_min, args_max;
     unsigned groups;
     const char *help;
@@ -78,6 +84,7 @@ struct verb {
 };
 extern const struct verb cli_verbs[];
 const struct verb *cli_verb_find(const char *name); /* NULL */
+int cli_verb_unknown(const char *name); /* says so on standard error; 2 */
 
 /* argv[2..]: 0, or ERR_ARGUMENT with one line that says what is wrong. */
 int options_parse(struct options *o, const struct verb *verb, int argc, char **argv, struct err *err);
@@ -87,12 +94,12 @@ int options_config(struct options *o, const struct verb *verb, const char *path,
 int options_assign(struct options *o, unsigned groups, const char *name, const char *value, struct err *err);
 void options_free(struct options *o);
 
-/* "1,2,3" (blanks allowed) -> ids; free with mem_free. */
-int options_ids(const char *text, uint32_t **ids, size_t *n, struct err *err);
+/* Ids with commas or white space between, in brackets or not -> ids; free with mem_free.  `where` ("--ids: ") begins an error. */
+int options_ids(const char *where, struct str text, uint32_t **ids, size_t *n, struct err *err);
 
 /* help.c */
 void help_program(void);
-void help_verb(const struct verb *v);
+void help_verb(const struct verb *v, bool all); /* all: the options few need, too */
 int cli_completion(struct options *o);
 
 #endif

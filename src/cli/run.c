@@ -1,12 +1,14 @@
 /* cli/run.c - run: chat in the terminal with the model's own template; with a prompt or piped input, one answer and nothing else on
- * standard output.
+ * standard output.  With both, the piped text comes first, then an empty line, then the prompt.
  *
  * Ctrl-C while an answer streams stops the answer: what came is kept, in the conversation and in the engine's state.  At the prompt
- * it clears the line; Ctrl-D or /bye leaves. */
+ * it clears the line; Ctrl-D, /bye, /exit or /quit leaves. */
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/near.h"
 #include "cli/chat.h"
 #include "cli/line.h"
+#include "cli/piped.h"
 #include "cli/session.h"
 #include "cli/verbs.h"
 
@@ -219,7 +221,7 @@ static void cmd_params(struct talk *t, struct str arg)
 }
 
 static const struct command {
-    const char *name, *args, *help;
+    const char *name, *args, *help; /* no help: another name of one before */
     void (*run)(struct talk *t, struct str arg); /* NULL: leave */
 } commands[] = {
     {"/help", "", "this list", cmd_help},
@@ -228,13 +230,15 @@ static const struct command {
     {"/save", "FILE", "write the conversation as JSON", cmd_save},
     {"/load", "FILE", "go on with a saved conversation", cmd_load},
     {"/params", "[NAME VALUE]", "show or change sampling and limits", cmd_params},
-    {"/bye", "", "leave (so does Ctrl-D)", NULL},
+    {"/bye", "", "leave (/exit, /quit and Ctrl-D, too)", NULL},
+    {"/exit", "", NULL, NULL},
+    {"/quit", "", NULL, NULL},
 };
 
 static void cmd_help(struct talk *t, struct str arg)
 {
     (void)t, (void)arg;
-    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0] && commands[i].help; i++)
         fprintf(stderr, "  %-8s %-13s %s\n", commands[i].name, commands[i].args, commands[i].help);
     fputs("  A line that ends in \\ goes on; \"\"\" opens and closes several lines; a paste of several lines is one message.\n"
           "  Ctrl-C stops the answer; what came of it is kept.\n",
@@ -254,7 +258,15 @@ static bool command(struct talk *t, struct str line)
                 commands[i].run(t, arg);
             return commands[i].run != NULL;
         }
-    fprintf(stderr, "unknown command %.*s; /help lists them\n", STR_ARG(name));
+    struct near near;
+    near_begin(&near, name);
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        near_try(&near, str_of(commands[i].name));
+    fprintf(stderr, "unknown command %.*s%s%s%s; there are", STR_ARG(name), near_best(&near) ? " (did you mean " : "",
+            near_best(&near) ? near_best(&near) : "", near_best(&near) ? "?)" : "");
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        fprintf(stderr, " %s", commands[i].name);
+    fputs("\n", stderr);
     return true;
 }
 
@@ -270,8 +282,11 @@ static int converse(struct talk *t)
     for (bool go = true; go;) {
         enum line_result r = line_read(t->line, &line);
         struct str text = str_trim(buf_view(&line));
-        if (r == LINE_END)
+        if (r == LINE_END) {
+            if (t->terminal)
+                putchar('\n');
             break;
+        }
         if (r == LINE_INTERRUPT || !text.n)
             continue;
         if (text.p[0] == '/' && !memchr(text.p, '\n', text.n)) {
@@ -286,21 +301,46 @@ static int converse(struct talk *t)
     return 0;
 }
 
+/* Piped text and PROMPT -> the message; says on standard error what was done with standard input. */
+static int join_piped(const struct options *o, struct str prompt, struct buf *out)
+{
+    struct err err = {0};
+    int piped = piped_read(out, o->piped, PIPED_BYTES_MAX, &err);
+    if (piped < 0)
+        return session_failed("run", "%s", err.text);
+    if (piped == PIPED_SILENT)
+        fprintf(stderr, "rhapsode run: nothing on standard input for %d s: PROMPT alone is answered (--piped waits)\n", PIPED_FIRST_MS / 1000);
+    if (piped == PIPED_PAUSED)
+        fprintf(stderr, "rhapsode run: nothing more on standard input for %d s: taken as ended (--piped waits)\n", PIPED_PAUSE_MS / 1000);
+    size_t n = out->n;
+    while (out->n && (out->p[out->n - 1] == '\n' || out->p[out->n - 1] == '\r'))
+        out->n--;
+    if (str_trim(buf_view(out)).n) {
+        fprintf(stderr, "rhapsode run: %zu bytes of standard input come before PROMPT\n", n);
+        buf_z(out, "\n\n");
+    } else {
+        out->n = 0;
+    }
+    buf_str(out, prompt);
+    return buf_check(out, "prompt", &err) ? session_failed("run", "%s", err.text) : 0;
+}
+
 static int answer_once(struct talk *t, struct str prompt)
 {
-    struct buf piped = {0};
+    struct buf text = {0};
     struct err err = {0};
-    if (!prompt.p || str_is(prompt, "-")) {
-        if (file_read(&piped, "-", PIPED_BYTES_MAX, &err))
-            return session_usage("run", "%s", err.text);
-        prompt = buf_view(&piped);
-    }
-    int rc = str_trim(prompt).n ? 0 : session_usage("run", "the prompt is empty");
+    int rc = 0;
+    if (prompt.p && !str_is(prompt, "-"))
+        rc = join_piped(t->o, prompt, &text);
+    else if (file_read(&text, "-", PIPED_BYTES_MAX, &err))
+        rc = session_failed("run", "%s", err.text);
+    if (!rc && !str_trim(buf_view(&text)).n)
+        rc = session_usage("run", "the prompt is empty");
     if (!rc) {
-        chat_add(&t->chat, "user", prompt);
+        chat_add(&t->chat, "user", buf_view(&text));
         rc = answer(t);
     }
-    buf_free(&piped);
+    buf_free(&text);
     return rc;
 }
 
@@ -312,6 +352,8 @@ int cli_run(struct options *o)
     if (o->system)
         chat_set_system(&t.chat, str_of(o->system));
     int rc = session_open(&t.s, "run", o, false);
+    if (!rc && rh_chat_problem(t.s.model))
+        rc = session_failed("run", "%s; rhapsode generate MODEL --prompt TEXT continues plain text", rh_chat_problem(t.s.model));
     if (!rc)
         rc = once ? answer_once(&t, prompt) : converse(&t);
     session_close(&t.s);

@@ -49,7 +49,7 @@ static int key_line(struct keys *k, const char *path, int number, struct str lin
     bool admin = n > 1 && n <= 3 && str_is(words[n - 1], "admin");
     n -= admin;
     if (n < 1 || n > 2)
-        return session_usage("serve", "%s:%d: expected [NAME] KEY [admin]", path, number);
+        return session_failed("serve", "%s:%d: expected [NAME] KEY [admin]", path, number);
     char name[32];
     snprintf(name, sizeof name, "key%d", number);
     char *own = n == 2 ? copy(words[0]) : NULL, *key = copy(words[n - 1]);
@@ -69,12 +69,12 @@ static int read_keys(struct keys *k, const struct options *o)
     if (!o->api_key_file)
         return 0;
     if (file_read(&k->text, o->api_key_file, KEY_FILE_MAX, &err))
-        return session_usage("serve", "%s", err.text);
+        return session_failed("serve", "%s", err.text);
     struct str rest = buf_view(&k->text), line;
     while (rc == 0 && str_split(&rest, '\n', &line))
         rc = key_line(k, o->api_key_file, ++number, line);
     if (rc == 0 && k->n == 0)
-        return session_usage("serve", "%s: no key in it", o->api_key_file);
+        return session_failed("serve", "%s: no key in it", o->api_key_file);
     return rc;
 }
 
@@ -88,18 +88,32 @@ static void keys_free(struct keys *k)
     buf_free(&k->text);
 }
 
-/* The one complete model of the store, when no other is named; to be freed. */
+/* The one complete model of the store, when no other is named; to be freed.  NULL: there is not exactly one, and that was said. */
 static char *only_model(const struct options *o)
 {
-    char *list = NULL;
-    struct err err = {0};
-    char *found = NULL;
-    if (rh_store_list_json(o->store_dir, &list, NULL))
+    char *list = NULL, *found = NULL;
+    struct rh_error err = {0};
+    struct buf names = {0};
+    size_t i, n, complete = 0;
+    yyjson_val *entry, *only = NULL;
+    if (rh_store_list_json(o->store_dir, &list, &err)) {
+        session_fail("serve", &err);
         return NULL;
-    yyjson_doc *doc = json_parse(str_of(list), "store", &err);
-    yyjson_val *root = yyjson_doc_get_root(doc);
-    if (yyjson_arr_size(root) == 1)
-        found = copy(json_str(yyjson_obj_get(yyjson_arr_get_first(root), "name")));
+    }
+    yyjson_doc *doc = json_parse(str_of(list), "store", NULL);
+    yyjson_arr_foreach(yyjson_doc_get_root(doc), i, n, entry) {
+        if (!yyjson_get_bool(yyjson_obj_get(entry, "complete")))
+            continue;
+        only = yyjson_obj_get(entry, "name");
+        buf_printf(&names, "%s%.200s", complete++ ? ", " : "", yyjson_get_str(only));
+    }
+    if (complete == 1)
+        found = copy(json_str(only));
+    else if (complete)
+        session_usage("serve", "expected a MODEL, or exactly one in the store; it has %zu: %.1000s", complete, buf_cstr(&names));
+    else
+        session_usage("serve", "expected a MODEL: the store %s is empty (rhapsode pull ORG/REPO fills it)", o->store_dir);
+    buf_free(&names);
     json_free(doc);
     rh_free(list);
     return found;
@@ -148,10 +162,8 @@ static int serve(struct session *s, const struct options *o, const struct keys *
         .log_prompts = o->log_prompts, .trace_path = o->trace, .body_bytes = o->body_max, .connections = o->connections_max, .idle_s = o->idle_s, .header_s = o->header_s,
         .write_s = o->write_s, .queue = o->queue, .heartbeat_s = o->heartbeat_s, .drain_s = o->drain_s, .notify_socket = getenv("NOTIFY_SOCKET"),
         .watchdog_us = watchdog_us, .listening = on_listening};
-    if (server_run(&cfg, &err)) {
-        fprintf(stderr, "rhapsode serve: %s\n", err.text);
-        rc = 1;
-    }
+    if (server_run(&cfg, &err))
+        rc = session_failed("serve", "%s", err.text);
     mem_free(id);
     mem_free(biases);
     return rc;
@@ -162,11 +174,11 @@ int cli_serve(struct options *o)
     /* one CPU is the clients' and their sockets' */
     struct session s = {.spin_us = SPIN_US, .cpus_left = 1};
     struct keys keys = {0};
-    char *only = o->arg_count || o->model ? NULL : only_model(o);
-    const char *name = o->arg_count ? o->args[0] : o->model ? o->model : only;
     int rc = read_keys(&keys, o);
+    char *only = rc || o->arg_count || o->model ? NULL : only_model(o);
+    const char *name = o->arg_count ? o->args[0] : o->model ? o->model : only;
     if (rc == 0 && !name)
-        rc = session_usage("serve", "no model given, and the store does not hold exactly one (rhapsode ls)");
+        rc = 2;
     if (rc == 0) {
         o->args = &name;
         o->arg_count = 1;

@@ -35,17 +35,31 @@ bool session_interrupted(void)
 int session_fail(const char *verb, const struct rh_error *err)
 {
     fprintf(stderr, "rhapsode %s: %s\n", verb, err->text[0] ? err->text : err_text(err->code));
+    return err->code == RH_ERR_ARGUMENT ? 2 : err->code == RH_ERR_CANCELLED ? 130 : 1;
+}
+
+static void say(const char *verb, const char *fmt, va_list ap)
+{
+    fprintf(stderr, "rhapsode %s: ", verb);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+}
+
+int session_failed(const char *verb, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    say(verb, fmt, ap);
+    va_end(ap);
     return 1;
 }
 
 int session_usage(const char *verb, const char *fmt, ...)
 {
     va_list ap;
-    fprintf(stderr, "rhapsode %s: ", verb);
     va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
+    say(verb, fmt, ap);
     va_end(ap);
-    fputc('\n', stderr);
     return 2;
 }
 
@@ -200,7 +214,7 @@ static int take_tools(struct session_chat *c, const char *verb, const char *path
     if (yyjson_is_arr(yyjson_doc_get_root(doc)))
         c->tools = json_text(yyjson_doc_get_root(doc));
     else
-        rc = session_usage(verb, "%s: expected a JSON array of tools, got %s", path, json_type_name(yyjson_doc_get_root(doc)));
+        rc = session_failed(verb, "%s: expected a JSON array of tools, got %s", path, json_type_name(yyjson_doc_get_root(doc)));
     json_free(doc);
     return rc;
 }
@@ -232,6 +246,78 @@ static int take_variables(struct session_chat *c, const char *verb, const struct
     return 0;
 }
 
+/* Parts that are no text would be lost, unless they are only to be rendered. */
+static int check_part(const char *verb, const char *where, yyjson_val *part)
+{
+    struct str type = json_str(yyjson_obj_get(part, "type"));
+    if (!yyjson_is_obj(part))
+        return session_failed(verb, "%s: expected an object, got %s", where, json_type_name(part));
+    if (!type.p)
+        return session_failed(verb, "%s.type: expected a string, got %s", where, json_type_name(yyjson_obj_get(part, "type")));
+    if (str_is(type, "text") && !yyjson_is_str(yyjson_obj_get(part, "text")))
+        return session_failed(verb, "%s.text: expected a string, got %s", where, json_type_name(yyjson_obj_get(part, "text")));
+    if (!str_is(type, "text") && strcmp(verb, "render") != 0)
+        return session_failed(verb, "%s.type: expected text, got '%.*s': pictures and sound are not read", where, STR_ARG(type));
+    return 0;
+}
+
+/* Templates pass over messages of roles they do not know; a slip would lose one. */
+static int check_role(const char *verb, const char *where, yyjson_val *v)
+{
+    static const char *const known[] = {"system", "developer", "user", "assistant", "tool", "function", "ipython"};
+    struct str role = json_str(v);
+    if (!role.p)
+        return session_failed(verb, "%s.role: expected a string, got %s", where, json_type_name(v));
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (str_is(role, known[i]))
+            return 0;
+    return strcmp(verb, "render") == 0 ? 0 : session_failed(verb, "%s.role: expected system, developer, user, assistant or tool, got '%.*s'", where,
+                                                            (int)(role.n < 60 ? role.n : 60), role.p);
+}
+
+/* An assistant may only have called or reasoned, and a tool may answer with any value. */
+static int check_message(const char *verb, const char *path, size_t index, yyjson_val *m)
+{
+    static const char *const instead[] = {"tool_calls", "reasoning_content", "reasoning", "thinking"};
+    char where[600];
+    size_t i, n;
+    yyjson_val *part, *content = yyjson_obj_get(m, "content");
+    struct str role = json_str(yyjson_obj_get(m, "role"));
+    bool may_lack = false, any = str_is(role, "tool") || str_is(role, "function") || str_is(role, "ipython");
+    snprintf(where, sizeof where, "%.500s: messages[%zu]", path, index);
+    if (!yyjson_is_obj(m))
+        return session_failed(verb, "%s: expected an object, got %s", where, json_type_name(m));
+    if (check_role(verb, where, yyjson_obj_get(m, "role")))
+        return 1;
+    for (i = 0; i < sizeof instead / sizeof *instead; i++)
+        may_lack |= yyjson_obj_get(m, instead[i]) != NULL;
+    if (any ? content != NULL : yyjson_is_str(content) || (may_lack && (!content || yyjson_is_null(content))))
+        return 0;
+    if (!yyjson_is_arr(content))
+        return session_failed(verb, "%s.content: expected a string or an array of parts, got %s", where, json_type_name(content));
+    yyjson_arr_foreach(content, i, n, part) {
+        char at[700];
+        snprintf(at, sizeof at, "%s.content[%zu]", where, i);
+        if (check_part(verb, at, part))
+            return 1;
+    }
+    return 0;
+}
+
+static int check_messages(const char *verb, const char *path, yyjson_val *messages)
+{
+    size_t i, n;
+    yyjson_val *m;
+    if (!yyjson_is_arr(messages))
+        return session_failed(verb, "%s: expected a JSON array of messages, or an object with one as 'messages', got %s", path, json_type_name(messages));
+    if (yyjson_arr_size(messages) == 0)
+        return session_failed(verb, "%s: expected at least one message, got none", path);
+    yyjson_arr_foreach(messages, i, n, m)
+        if (check_message(verb, path, i, m))
+            return 1;
+    return 0;
+}
+
 int session_chat_read(struct session_chat *c, const char *verb, const char *path, const struct options *o)
 {
     yyjson_doc *doc;
@@ -240,9 +326,10 @@ int session_chat_read(struct session_chat *c, const char *verb, const char *path
         return rc;
     yyjson_val *root = yyjson_doc_get_root(doc), *messages = yyjson_is_obj(root) ? yyjson_obj_get(root, "messages") : root;
     yyjson_val *tools = yyjson_is_obj(root) ? yyjson_obj_get(root, "tools") : NULL;
-    if (!yyjson_is_arr(messages)) {
+    rc = check_messages(verb, path, messages);
+    if (rc) {
         json_free(doc);
-        return session_usage(verb, "%s: expected a JSON array of messages, got %s", path, json_type_name(messages));
+        return rc;
     }
     c->messages = json_text(messages);
     if (yyjson_is_arr(tools))

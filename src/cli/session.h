@@ -36,7 +36,9 @@ struct session_chat {
 int session_chat_read(struct session_chat *c, const char *verb, const char *path, const struct options *o);
 void session_chat_free(struct session_chat *c);
 
-int session_fail(const char *verb, const struct rh_error *err);  /* prints, 1 */
+/* Prints; 1, but 2 when what was asked for is what is wrong (RH_ERR_ARGUMENT), 130 when it was interrupted. */
+int session_fail(const char *verb, const struct rh_error *err);
+int session_failed(const char *verb, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* prints, 1 */
 int session_usage(const char *verb, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* prints, 2 */
 
 /* Ctrl-C: true after the first; a second one ends the program. */

@@ -5,6 +5,7 @@
 #include "cli/verbs.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 enum { TEXT_MAX = 1 << 30 };
 
@@ -27,10 +28,9 @@ int cli_tokenize(struct options *o)
     int rc = session_open(&s, "tokenize", o, true);
     if (rc)
         goto out;
-    if (file_read(&text, "-", TEXT_MAX, &ferr)) {
-        fprintf(stderr, "rhapsode tokenize: %s\n", ferr.text);
-        rc = 1;
-    } else if (rh_tokenize(s.model, (struct rh_text){text.p, text.n}, o->no_bos, o->no_parse_special, &ids, &err))
+    if (file_read(&text, "-", TEXT_MAX, &ferr))
+        rc = session_failed("tokenize", "%s", ferr.text);
+    else if (rh_tokenize(s.model, (struct rh_text){text.p, text.n}, o->no_bos, o->no_parse_special, &ids, &err))
         rc = session_fail("tokenize", &err);
     else
         print_ids(ids.ids, ids.n, o->json);
@@ -50,14 +50,19 @@ int cli_detokenize(struct options *o)
     size_t n = 0, text_n = 0;
     char *text = NULL;
     int rc = 0;
-    if (!o->ids)
-        return session_usage("detokenize", "--ids is missing");
-    if (options_ids(o->ids, &ids, &n, &perr))
-        return session_usage("detokenize", "%s", perr.text);
-    rc = session_open(&s, "detokenize", o, true);
-    if (rc == 0 && rh_detokenize(s.model, ids, n, &text, &text_n, &err))
+    struct buf piped = {0};
+    if (!o->ids && isatty(STDIN_FILENO))
+        return session_usage("detokenize", "expected --ids 1,2,3, or ids on standard input");
+    if (!o->ids && file_read(&piped, "-", TEXT_MAX, &perr))
+        rc = session_failed("detokenize", "%s", perr.text);
+    else if (o->ids ? options_ids("--ids: ", str_of(o->ids), &ids, &n, &perr)
+                    : str_trim(buf_view(&piped)).n && options_ids("standard input: ", buf_view(&piped), &ids, &n, &perr))
+        rc = session_usage("detokenize", "%s", perr.text);
+    buf_free(&piped);
+    rc = rc ? rc : session_open(&s, "detokenize", o, true);
+    if (rc == 0 && n && rh_detokenize(s.model, ids, n, &text, &text_n, &err))
         rc = session_fail("detokenize", &err);
-    if (rc == 0)
+    if (rc == 0 && n)
         fwrite(text, 1, text_n, stdout);
     rh_free(text);
     mem_free(ids);
