@@ -117,8 +117,10 @@ int find_model(const char *store_dir, const char *name, char **path, struct err 
     *path = NULL;
     if (!file_exists(name)) {
         rc = store_dir ? rh_store_find(store_dir, name, path, &rerr) : ERR_NOT_FOUND;
-        if (rc)
-            err_set(err, rc, "%s", rerr.text[0] ? rerr.text : "no such model");
+        if (rc && rerr.text[0])
+            err_set(err, rc, "%s", rerr.text);
+        else if (rc)
+            err_set(err, rc, "model '%.400s': no such file or directory", name);
         if (rc == ERR_NOT_FOUND && err)
             put_neighbour(name, err);
         return rc;

@@ -136,7 +136,7 @@ static void test_layers_without_state(void **state)
         struct model_options opt = {.k_format = KV_F16, .v_format = KV_F16, .rows_max = 8, .kv_layers = &own, .kv_layer_count = 1};
         snprintf(dir, sizeof dir, "%s/../golden/%s", TEST_DATA, cases[i].name);
         assert_int_equal(backend_trace.device_open(&cfg, &d, &err), 0);
-        assert_int_equal(model_open(dir, d, &opt, &m, &err), ERR_ARGUMENT);
+        assert_int_equal(model_open(dir, d, &opt, &m, &err), ERR_FORMAT);
         if (strstr(err.text, cases[i].named) == NULL) {
             fail_msg("%s: expected '%s', got '%s'", cases[i].name, cases[i].named, err.text);
         }
