@@ -276,13 +276,37 @@ static int wrong_type(const struct gguf *g, const struct gguf_value *v, const ch
                    v->type == GGUF_ARRAY ? "" : " (or out of range)");
 }
 
+static bool value_f32(enum gguf_type type, const uint8_t *p, float *out)
+{
+    double d;
+    if (type == GGUF_F32) {
+        memcpy(out, p, 4);
+        return true;
+    }
+    if (type != GGUF_F64)
+        return false;
+    memcpy(&d, p, 8);
+    *out = (float)d;
+    return true;
+}
+
+/* A whole number that was written as a float. */
+static bool value_whole(enum gguf_type type, const uint8_t *p, int64_t *out)
+{
+    float f;
+    if (!value_f32(type, p, &f) || !(f >= -16777216.0f && f <= 16777216.0f) || (float)(int64_t)f != f)
+        return false;
+    *out = (int64_t)f;
+    return true;
+}
+
 int gguf_get_i64(const struct gguf *g, const char *key, int64_t *out, struct err *err)
 {
     const struct gguf_value *v = gguf_value_find(g, key);
     int64_t n;
     if (!v)
         return 0;
-    if (v->type == GGUF_BOOL || !gguf_value_i64(v->type, v->data, &n))
+    if (v->type == GGUF_BOOL || (!gguf_value_i64(v->type, v->data, &n) && !value_whole(v->type, v->data, &n)))
         return wrong_type(g, v, key, "an integer", err);
     *out = n;
     return 0;
@@ -298,20 +322,6 @@ int gguf_get_u32(const struct gguf *g, const char *key, uint32_t *out, struct er
         return err_set(err, ERR_FORMAT, "%s: '%s': expected 0 to 4294967295, got %lld", gguf_path(g), key, (long long)n);
     *out = (uint32_t)n;
     return 0;
-}
-
-static bool value_f32(enum gguf_type type, const uint8_t *p, float *out)
-{
-    double d;
-    if (type == GGUF_F32) {
-        memcpy(out, p, 4);
-        return true;
-    }
-    if (type != GGUF_F64)
-        return false;
-    memcpy(&d, p, 8);
-    *out = (float)d;
-    return true;
 }
 
 int gguf_get_f32(const struct gguf *g, const char *key, float *out, struct err *err)

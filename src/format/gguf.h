@@ -57,7 +57,7 @@ size_t gguf_value_count(const struct gguf *g);
 const struct gguf_value *gguf_value_at(const struct gguf *g, size_t i);
 const struct gguf_value *gguf_value_find(const struct gguf *g, const char *key);
 
-/* Scalars with conversion between integer widths (range-checked).  Absent: 0 and *out untouched.  Wrong type: ERR_FORMAT. */
+/* Scalars with conversion between integer widths (range-checked), and of floats that are whole numbers to 2^24 to integers.  Absent: 0 and *out untouched.  Wrong type: ERR_FORMAT. */
 int gguf_get_u32(const struct gguf *g, const char *key, uint32_t *out, struct err *err);
 int gguf_get_i64(const struct gguf *g, const char *key, int64_t *out, struct err *err);
 int gguf_get_f32(const struct gguf *g, const char *key, float *out, struct err *err);

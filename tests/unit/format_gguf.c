@@ -68,6 +68,7 @@ static void check_scalars(const struct gguf *g)
     assert_int_equal(gguf_get_i64(g, "i64", &i, NULL), 0);
     assert_int_equal(i, -5);
     assert_int_equal(gguf_get_i64(g, "u64", &i, NULL), ERR_FORMAT);
+    assert_int_equal(gguf_get_i64(g, "f32", &i, NULL), ERR_FORMAT);
     assert_int_equal(gguf_get_i64(g, "bool", &i, NULL), ERR_FORMAT);
     assert_int_equal(gguf_get_i64(g, "ints", &i, NULL), ERR_FORMAT);
     assert_int_equal(gguf_get_f32(g, "f32", &f, NULL), 0);
