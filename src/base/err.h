@@ -42,6 +42,13 @@ struct err {
     char text[ERR_TEXT_MAX]; /* one line, always terminated; cut at the end if longer */
 };
 
+/* As {0}, for places that run once a row: the text is not touched. */
+static inline void err_none(struct err *e)
+{
+    e->code = ERR_OK;
+    e->text[0] = 0;
+}
+
 /* Fill `e` (if not NULL and still empty) and return `code`. */
 int err_set(struct err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int err_setv(struct err *e, int code, const char *fmt, va_list ap);

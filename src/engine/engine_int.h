@@ -66,6 +66,7 @@ struct seq {
 struct engine_request {
     _Atomic uint32_t refs;
     _Atomic uint32_t signal;    /* futex word of the consumer */
+    _Atomic uint32_t sleepers;  /* who waits on it: announced before the word is compared, looked for after it changed */
     _Atomic bool cancelled;     /* any thread sets it; the engine reads it once per step */
     _Atomic uint64_t cancelled_at; /* steps that had ended then; set before the flag */
     _Atomic bool stalled;       /* the engine found the ring full and wants to know when it is not */

@@ -50,6 +50,8 @@ void propose_observe(struct seq *s)
 {
     uint32_t ids[PROPOSE_DEPTH_MAX], class;
     s->guessing = false;
+    if (!s->request->propose)
+        return;
     for (uint32_t i = 0; i < PROPOSER_KINDS; i++) {
         struct proposer *p = s->proposers[i];
         if (!p)

@@ -431,7 +431,9 @@ uint32_t engine_request_seen(struct engine_request *r)
 
 void engine_request_wait(struct engine_request *r, uint32_t seen, int64_t timeout_ns)
 {
+    atomic_fetch_add(&r->sleepers, 1);
     thread_futex_wait(&r->signal, seen, timeout_ns);
+    atomic_fetch_sub(&r->sleepers, 1);
 }
 
 void engine_request_signal(struct engine_request *r)
@@ -442,7 +444,7 @@ void engine_request_signal(struct engine_request *r)
     if (hooked)
         r->hook(r->hook_ctx);
     pthread_mutex_unlock(&r->hook_mutex);
-    if (!hooked)
+    if (!hooked && atomic_load(&r->sleepers))
         thread_futex_wake(&r->signal, INT_MAX);
 }
 

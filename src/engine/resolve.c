@@ -44,6 +44,15 @@ struct round_end {
     struct err err;
 };
 
+static void round_open(struct round_end *end)
+{
+    end->over = false;
+    end->finish = ENGINE_STOP;
+    end->stop = -1;
+    end->retained = 0;
+    err_none(&end->err);
+}
+
 static void end_round(struct round_end *end, enum engine_finish finish, int stop)
 {
     end->over = true;
@@ -178,8 +187,10 @@ static int keep_rows(struct engine *e, struct seq *s, const struct step_item *it
 
 static void resolve_generated(struct engine *e, struct seq *s, const struct step_item *it, const struct sample_result *results)
 {
-    struct round_end end = {.stop = -1};
-    struct err err = {0};
+    struct round_end end;
+    struct err err;
+    round_open(&end);
+    err_none(&err);
     if (it->samples)
         walk_round(e, s, it, results, &end);
     if (it->samples && s->constraint && !end.over)
@@ -203,14 +214,15 @@ static void resolve_generated(struct engine *e, struct seq *s, const struct step
 static void resolve_item(struct engine *e, struct step *step, const struct step_item *it)
 {
     struct seq *s = it->seq;
-    struct err err = {0};
+    struct err err;
     bool cancelled = s->request->cancel_seen;
     if (s->state >= SEQ_DONE) /* it ended while this row ran ahead of the choice that ended it */
         return;
+    err_none(&err);
     s->in_flight -= it->rows;
     s->samples -= it->samples;
     s->request->outcomes[s->choice].speculation.forwards += s->generated > 0;
-    if (s->generated)
+    if (s->generated && s->request->propose)
         propose_earn(e, s, step);
     if (s->request->reveal.logprobs && s->choice == 0)
         note_prompt(step, it);

@@ -466,7 +466,7 @@ static int extend(struct engine *e, struct step *step, struct seq *s, uint32_t r
 {
     int rc;
     while ((rc = kv_extend(e->kv, s->kv, s->in_flight + rows, err)) == ERR_KV_FULL) {
-        *err = (struct err){0};
+        err_none(err);
         if (!make_room(e, step, s))
             break;
     }
@@ -491,7 +491,8 @@ static void put_item(struct step *step, struct seq *s, uint32_t rows, const stru
 
 static bool place(struct engine *e, struct step *step, struct seq *s, uint32_t rows)
 {
-    struct err err = {0};
+    struct err err;
+    err_none(&err);
     if (s->request->scoring && (rows = score_rows(step, s, rows)) == 0)
         return false;
     rows = kv_rows_before(s->kv, kv_seq_covered(s->kv) + s->in_flight, rows);
@@ -588,13 +589,25 @@ static bool place_ahead(struct engine *e, struct step *step, struct seq *s)
     return true;
 }
 
+/* where a walk over `running` is */
+struct by_age {
+    uint64_t from;
+    uint32_t at;
+};
+
 /* Placing may take other sequences out of `running` (pre-emption) or this one (failure), so walk by age. */
-static struct seq *next_by_age(const struct engine *e, uint64_t from)
+static struct seq *next_by_age(const struct engine *e, struct by_age *w)
 {
-    for (uint32_t i = 0; i < e->running_count; i++)
-        if (e->running[i]->age >= from)
-            return e->running[i];
-    return NULL;
+    uint32_t i = w->at < e->running_count ? w->at : e->running_count;
+    while (i > 0 && e->running[i - 1]->age >= w->from)
+        i--;
+    while (i < e->running_count && e->running[i]->age < w->from)
+        i++;
+    w->at = i;
+    if (i == e->running_count)
+        return NULL;
+    w->from = e->running[i]->age + 1;
+    return e->running[i];
 }
 
 static bool wants_prefill(const struct seq *s)
@@ -619,9 +632,9 @@ static void place_prefill(struct engine *e, struct step *step, uint32_t budget)
     for (uint32_t i = 0; i < e->running_count; i++)
         sessions += wants_prefill(e->running[i]) && leads_session(e, e->running[i]);
     uint32_t part = sessions ? (budget + sessions - 1) / sessions : 0;
-    for (int pass = sessions < 2; pass < 2; pass++) /* an even part each; then whoever was not served, oldest first */
-        for (uint64_t age = 0; (s = next_by_age(e, age)) && budget > 0; age++) {
-            age = s->age;
+    for (int pass = sessions < 2; sessions && pass < 2; pass++) { /* an even part each; then whoever was not served, oldest first */
+        struct by_age walk = {0};
+        while (budget > 0 && (s = next_by_age(e, &walk))) {
             if (!wants_prefill(s) || (pass == 0 && !leads_session(e, s)))
                 continue;
             uint32_t left = rows_left(s), had = step->row_count, rows = left < s->request->chunk_max ? left : s->request->chunk_max;
@@ -630,6 +643,7 @@ static void place_prefill(struct engine *e, struct step *step, uint32_t budget)
             if (place(e, step, s, rows))
                 budget -= step->row_count - had < budget ? step->row_count - had : budget;
         }
+    }
 }
 
 static uint32_t decode_rows(const struct engine *e, const struct step *step, const struct seq *s)
@@ -656,9 +670,9 @@ void sched_admit(struct engine *e, struct step *step)
 void sched_plan(struct engine *e, struct step *step)
 {
     struct seq *s;
+    struct by_age walk = {0};
     make_rounds(e);
-    for (uint64_t age = 0; (s = next_by_age(e, age)) && step->row_count < e->cfg.rows_max; age++) {
-        age = s->age;
+    while (step->row_count < e->cfg.rows_max && (s = next_by_age(e, &walk))) {
         if (!may_run(s))
             continue;
         if (s->samples)

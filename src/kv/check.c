@@ -113,6 +113,27 @@ static int check_slabs(const struct kv *kv, const uint64_t *chunks, struct err *
     return 0;
 }
 
+/* free + open + live + cached == total: kv_stats calls the rest open; here it is counted, chunk by chunk. */
+static int check_total(const struct kv *kv, struct err *err)
+{
+    struct kv_stats s;
+    uint64_t open = 0;
+    kv_stats(kv, &s);
+    for (uint32_t i = 0; i < kv->slab_count; i++) {
+        const struct kv_slab *slab = &kv->slabs[i];
+        if (slab->pool != KV_NONE) {
+            uint32_t per = kv->layout.pools[slab->pool].per_slab;
+            open += (uint64_t)(per - slab->used) * (KV_SLAB / per) + KV_SLAB % per;
+        }
+    }
+    if (open != s.open_bytes) {
+        return err_set(err, ERR_INTERNAL, "kv: %llu free + %llu open + %llu live + %llu cached bytes of %llu", (unsigned long long)s.free_bytes,
+                       (unsigned long long)open, (unsigned long long)s.live_bytes, (unsigned long long)s.cached_bytes,
+                       (unsigned long long)s.total_bytes);
+    }
+    return 0;
+}
+
 int kv_check(const struct kv *kv, struct err *err)
 {
     uint64_t *chunks = mem_try_zero(kv->layout.pool_count, sizeof *chunks);
@@ -130,6 +151,9 @@ int kv_check(const struct kv *kv, struct err *err)
     }
     if (rc == 0) {
         rc = check_slabs(kv, chunks, err);
+    }
+    if (rc == 0) {
+        rc = check_total(kv, err);
     }
     if (rc == 0) {
         rc = prefix_check_tree(kv, err);

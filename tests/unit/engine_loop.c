@@ -67,6 +67,37 @@ static void choices_share_the_prompt(void **state)
     assert_memory_not_equal(three[1].ids, three[2].ids, 25 * sizeof(uint32_t));
 }
 
+/* Eight choices of one prompt name its whole pages together; each has its own page from where the texts part.  They stand still because
+ * nobody reads, so what is counted is what they hold. */
+static void choices_share_pages_until_they_part(void **state)
+{
+    enum { N = 8, LENGTH = 100, WHOLE = LENGTH / KV_PAGE };
+    uint32_t prompt[LENGTH];
+    static struct rig_result r[N];
+    struct engine_stats stats, before = {.steps = UINT64_MAX};
+    (void)state;
+    rig_prompt(12, prompt, LENGTH);
+    struct engine_request_config c = noisy_config(24, 9);
+    c.no_reuse = false;
+    c.n = N;
+    c.ring = 8; /* the least there is: four events a choice */
+    struct engine_request *q = rig_submit(&rig, &c, prompt, LENGTH);
+    engine_stats(rig.engine, &stats);
+    while (stats.steps != before.steps || stats.running < N || stats.prefilling) {
+        before = stats;
+        rig_sleep_us(20000);
+        engine_stats(rig.engine, &stats);
+    }
+    print_message("%d choices of %d tokens: %llu pages\n", N, LENGTH, (unsigned long long)(stats.kv.pages_live + stats.kv.pages_cached));
+    assert_in_range(stats.kv.pages_live, WHOLE + N, WHOLE + N);
+    assert_true(stats.kv.pages_cached <= 1); /* the prompt's last page as it was, known to the tree */
+    rig_finish(q, N, r);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(r[i].count, 24);
+    rig_settle(&stats);
+    assert_int_equal(stats.kv.pages_live, 0);
+}
+
 static void kept_state_is_reused_and_changes_nothing(void **state)
 {
     uint32_t prompt[200];
@@ -421,6 +452,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         RIG_TEST(chunks_and_neighbours_change_nothing),
         RIG_TEST(choices_share_the_prompt),
+        RIG_TEST(choices_share_pages_until_they_part),
         RIG_TEST(kept_state_is_reused_and_changes_nothing),
         RIG_TEST(end_ids_are_counted_not_emitted),
         RIG_TEST(stop_strings_cross_borders),
