@@ -27,13 +27,15 @@ struct server {
     uv_loop_t loop;
     uv_async_t wake;
     uv_timer_t tick;
+    uv_prepare_t turn;
+    int64_t turn_cpu_ns, turn_max_ns; /* CPU time of this thread at the last turn of the loop, and the most that one turn took */
     uv_signal_t signals[2];
     struct http_server *http;
     struct http_limits limits;
     struct tls_context *tls;
     _Atomic(struct gen *) ready;  /* gens with events, pushed by the library's threads */
     struct gen *gens;             /* all */
-    uint32_t gen_count, prompt_count, job_count; /* prompts: of all gens */
+    uint32_t gen_count, prompt_count, job_count, body_count; /* prompts: of all gens; bodies: being read by workers */
     struct metrics metrics;
     struct kept_response *responses; /* responses_store.c */
     struct rh_sampling sampling;  /* defaults of requests */
@@ -64,7 +66,7 @@ struct api_error {
 /* Fills an empty *e; returns -1. */
 int api_fail(struct api_error *e, int status, const char *code, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
-int api_fail_rh(struct api_error *e, const struct rh_error *err); /* what the library said */
+int api_fail_rh(struct api_error *e, const struct rh_error *err, const char *input); /* what the library said; input: pointer to the text it got */
 void api_error_put(struct buf *out, enum api_shape shape, const struct api_error *e);
 void api_error_reply(struct server *s, struct http_conn *c, enum api_shape shape, const struct api_error *e);
 
@@ -78,7 +80,7 @@ struct call {
     const char *tail;           /* of a prefix route: what follows, decoded */
     const struct server_key *key; /* NULL: none are configured */
 };
-void call_reply_json(const struct call *c, int status, struct str headers, const struct buf *body); /* a failed buffer becomes a 503 */
+void call_reply_json(const struct call *c, int status, struct str headers, struct buf *body); /* takes body over; a failed one becomes a 503 */
 
 /* ---- reading bodies ---- */
 
@@ -100,6 +102,8 @@ struct params {
     struct rh_chat chat;
     struct buf messages;           /* chat.messages_json, as templates take it */
     struct str model;              /* as asked */
+    const char *input;             /* pointer to the text asked about: "/messages" */
+    bool input_list;               /* ...which is a list of them */
     bool stream, include_usage, logprobs, has_seed, ignore_eos, echo, return_ids, no_think, parallel_off;
     uint32_t top_logprobs, n, min_tokens, best_of;
     int64_t max_tokens;            /* 0: not said */
@@ -156,11 +160,6 @@ bool model_is_served(const struct server *s, struct str name);
 int read_ids(struct reader *r, yyjson_val *v, const char *pointer, uint32_t **ids, size_t *n); /* into the arena */
 char *pointer_at(char out[256], const char *pointer, const char *key); /* pointer + "/" + key, cut when too long */
 char *pointer_index(char out[256], const char *pointer, size_t index);
-
-/* Parses the body into an object.  NULL: *e is filled. */
-yyjson_doc *body_parse(const struct call *c, struct api_error *e);
-/* A route with a body: reads it by the list, then calls start, which begins the answer or fills r->err.  own: becomes p->own. */
-int body_route(struct call *c, struct api_error *e, const struct field_list *fields, void *own, int (*start)(struct reader *r, struct call *c));
 
 /* chat_input.c: messages of OpenAI's shape -> p->messages; tools. */
 int chat_messages_read(struct reader *r, yyjson_val *v, const char *pointer);

@@ -5,6 +5,7 @@
  * Its content blocks become messages as templates take them: results of tools are messages of their own, thinking is reasoning_content. */
 #include "base/mem.h"
 #include "server/api_fields.h"
+#include "server/body.h"
 #include "server/gen.h"
 #include "server/jobs.h"
 #include "server/routes.h"
@@ -525,15 +526,20 @@ static int make_chat(struct reader *r)
 
 static int start_count(struct reader *r, struct call *c)
 {
-    return make_chat(r) ? -1 : job_count_tokens(c, r->p, r->err);
+    return job_count_tokens(c, r->p, r->err);
 }
 
-static int start(struct reader *r, struct call *c)
+static int prepare(struct reader *r)
 {
     if (make_chat(r))
         return -1;
     if (r->p->max_tokens == 0)
         return api_fail(r->err, 400, "missing_required_parameter", "/max_tokens", "/max_tokens is missing");
+    return 0;
+}
+
+static int start(struct reader *r, struct call *c)
+{
     struct blocks *blocks = mem_try_zero(1, sizeof *blocks);
     int rc = blocks ? gen_start(c, r->p, NULL, 0, &messages_api, blocks, &r->ignored, r->err) : no_memory(r);
     if (rc)
@@ -543,10 +549,12 @@ static int start(struct reader *r, struct call *c)
 
 int route_messages(struct call *c, struct api_error *e)
 {
-    return body_route(c, e, &message_field_list, &(struct anthropic){0}, start);
+    static const struct body_plan plan = {&message_field_list, "/messages", prepare, start, NULL};
+    return body_route(c, e, &plan, &(struct anthropic){0}, sizeof(struct anthropic));
 }
 
 int route_count_tokens(struct call *c, struct api_error *e)
 {
-    return body_route(c, e, &count_field_list, &(struct anthropic){0}, start_count);
+    static const struct body_plan plan = {&count_field_list, "/messages", make_chat, start_count, NULL};
+    return body_route(c, e, &plan, &(struct anthropic){0}, sizeof(struct anthropic));
 }

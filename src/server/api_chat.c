@@ -1,6 +1,7 @@
 /* server/api_chat.c - POST /v1/chat/completions, and what it shares with /v1/completions. */
 #include "base/mem.h"
 #include "server/api_fields.h"
+#include "server/body.h"
 #include "server/api_openai.h"
 #include "server/routes.h"
 
@@ -358,17 +359,21 @@ static const struct field chat_fields[] = {
 };
 const struct field_list chat_field_list = {chat_fields, FIELDS_COUNT(chat_fields), false};
 
-static int start_chat(struct reader *r, struct call *c)
+static int prepare(struct reader *r)
 {
     struct params *p = r->p;
     if (p->top_logprobs && !p->logprobs)
         return api_fail(r->err, 400, "invalid_value", "/top_logprobs", "/top_logprobs needs logprobs: true");
-    if (openai_check_prompt_logprobs(r) || chat_call_check(r, p->tools) || chat_finish(r))
-        return -1;
-    return gen_start(c, p, NULL, 0, &chat_api, NULL, &r->ignored, r->err);
+    return openai_check_prompt_logprobs(r) || chat_call_check(r, p->tools) || chat_finish(r) ? -1 : 0;
+}
+
+static int start(struct reader *r, struct call *c)
+{
+    return gen_start(c, r->p, NULL, 0, &chat_api, NULL, &r->ignored, r->err);
 }
 
 int route_chat(struct call *c, struct api_error *e)
 {
-    return body_route(c, e, &chat_field_list, NULL, start_chat);
+    static const struct body_plan plan = {&chat_field_list, "/messages", prepare, start, NULL};
+    return body_route(c, e, &plan, NULL, 0);
 }

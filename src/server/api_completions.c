@@ -1,6 +1,7 @@
 /* server/api_completions.c - POST /v1/completions: raw texts or ids go on. */
 #include "base/mem.h"
 #include "server/api_fields.h"
+#include "server/body.h"
 #include "server/api_openai.h"
 #include "server/routes.h"
 
@@ -245,6 +246,7 @@ static const struct gen_api completions_api = {
 struct prompts { /* in the arena */
     struct gen_input *inputs;
     uint32_t count;
+    struct completions *made;
 };
 
 static int no_memory(struct reader *r)
@@ -254,10 +256,7 @@ static int no_memory(struct reader *r)
 
 static int read_prompt(struct reader *r, yyjson_val *v, const char *pointer)
 {
-    struct prompts *list = arena_try(&r->p->arena, sizeof *list);
-    if (!list)
-        return no_memory(r);
-    r->p->own = list;
+    struct prompts *list = r->p->own;
     return read_inputs(r, v, pointer, PROMPTS_MAX, &list->inputs, &list->count);
 }
 
@@ -301,7 +300,7 @@ static int make_own(struct reader *r, const struct prompts *list, struct complet
         if (in->text.p)
             buf_put(&own->echoes[i], in->text.p, in->text.n);
         else if (rh_detokenize(r->s->model, in->ids, in->id_count, &text, &n, &err))
-            return api_fail_rh(r->err, &err);
+            return api_fail_rh(r->err, &err, r->p->input);
         buf_put(&own->echoes[i], text, n);
         rh_free(text);
         if (own->echoes[i].failed)
@@ -314,7 +313,7 @@ static int check(struct reader *r)
 {
     struct params *p = r->p;
     struct prompts *list = p->own;
-    if (!list)
+    if (!list->inputs)
         return api_fail(r->err, 400, "missing_required_parameter", "/prompt", "prompt is missing");
     if (p->best_of && p->best_of != p->n)
         return api_fail(r->err, 400, "unsupported_parameter", "/best_of", "/best_of: only the value of n (%u) is supported", p->n);
@@ -333,21 +332,35 @@ static int check(struct reader *r)
     return openai_check_prompt_logprobs(r);
 }
 
-static int start(struct reader *r, struct call *c)
+static void drop(struct reader *r)
 {
-    struct completions *own = NULL;
+    struct prompts *list = r->p->own;
+    completions_free(list->made);
+    list->made = NULL;
+}
+
+static int prepare(struct reader *r)
+{
+    struct prompts *list = r->p->own;
     if (check(r))
         return -1;
-    const struct prompts *list = r->p->own;
-    int rc = make_own(r, list, &own);
-    if (rc == 0)
-        rc = gen_start(c, r->p, list->inputs, list->count, &completions_api, own, &r->ignored, r->err);
+    int rc = make_own(r, list, &list->made);
     if (rc)
-        completions_free(own);
+        drop(r);
+    return rc;
+}
+
+static int start(struct reader *r, struct call *c)
+{
+    const struct prompts *list = r->p->own;
+    int rc = gen_start(c, r->p, list->inputs, list->count, &completions_api, list->made, &r->ignored, r->err);
+    if (rc)
+        drop(r);
     return rc;
 }
 
 int route_completions(struct call *c, struct api_error *e)
 {
-    return body_route(c, e, &completion_field_list, NULL, start);
+    static const struct body_plan plan = {&completion_field_list, "/prompt", prepare, start, drop};
+    return body_route(c, e, &plan, &(struct prompts){0}, sizeof(struct prompts));
 }

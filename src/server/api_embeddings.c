@@ -3,6 +3,7 @@
  * One request to the library for each text; a vector's bits depend on its text alone, whatever came with it.  Which of a text's states the vector
  * is made of, the model's files say. */
 #include "server/api_fields.h"
+#include "server/body.h"
 #include "server/api_openai.h"
 #include "server/routes.h"
 
@@ -119,11 +120,13 @@ static int start(struct reader *r, struct call *c)
 
 int route_embeddings(struct call *c, struct api_error *e)
 {
-    return body_route(c, e, &embedding_field_list, &(struct embed_fields){.api = &embeddings_api}, start);
+    static const struct body_plan plan = {&embedding_field_list, "/input", NULL, start, NULL};
+    return body_route(c, e, &plan, &(struct embed_fields){.api = &embeddings_api}, sizeof(struct embed_fields));
 }
 
 /* Ollama shortens texts that are too long unless told otherwise. */
 int route_ollama_embed(struct call *c, struct api_error *e)
 {
-    return body_route(c, e, &ollama_embed_field_list, &(struct embed_fields){.api = &ollama_embed_api, .truncate = true}, start);
+    static const struct body_plan plan = {&ollama_embed_field_list, "/input", NULL, start, NULL};
+    return body_route(c, e, &plan, &(struct embed_fields){.api = &ollama_embed_api, .truncate = true}, sizeof(struct embed_fields));
 }

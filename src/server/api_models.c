@@ -1,5 +1,6 @@
 /* server/api_models.c - what is served and how it fares: /v1/models, /health, /ready, /metrics, /stats, /v1/cancel. */
 #include "server/api_fields.h"
+#include "server/body.h"
 #include "server/gen.h"
 #include "server/routes.h"
 
@@ -88,8 +89,8 @@ int route_stats(struct call *c, struct api_error *e)
     rh_stats(s->model, &t);
     buf_printf(&b, "{\"requests\":{\"under_way\":%u,\"waiting\":%u,\"running\":%u,\"rejected\":%llu},", s->gen_count, t.waiting, t.running,
                (unsigned long long)s->metrics.rejected);
-    buf_printf(&b, "\"connections\":{\"open\":%u,\"accepted\":%llu,\"refused\":%llu,\"malformed\":%llu},", h->open, (unsigned long long)h->accepted,
-               (unsigned long long)h->refused, (unsigned long long)h->malformed);
+    buf_printf(&b, "\"connections\":{\"open\":%u,\"accepted\":%llu,\"refused\":%llu,\"malformed\":%llu},\"io_turn_ms_max\":%.3f,", h->open,
+               (unsigned long long)h->accepted, (unsigned long long)h->refused, (unsigned long long)h->malformed, (double)s->turn_max_ns / 1e6);
     buf_printf(&b, "\"engine\":{\"steps\":%llu,\"rows\":%llu,\"preempted\":%llu,\"positions_max\":%u,\"cancelled\":%llu,\"cancel_steps_max\":%llu,"
                "\"failed_steps\":%llu,\"waiting_again\":%u,\"prefilling\":%u},", (unsigned long long)t.steps, (unsigned long long)t.rows,
                (unsigned long long)t.preempted, t.positions_max, (unsigned long long)t.cancelled, (unsigned long long)t.cancel_steps_max,

@@ -1,6 +1,7 @@
 /* server/api_ollama.c - /api/chat, /api/generate and what Ollama's clients ask beside: JSON lines instead of events, durations in nanoseconds. */
 #include "base/mem.h"
 #include "server/api_fields.h"
+#include "server/body.h"
 #include "server/gen.h"
 #include "server/routes.h"
 
@@ -306,9 +307,9 @@ static int chat_of_prompt(struct reader *r)
     return m->failed ? api_fail(r->err, 503, NULL, "", "out of memory") : chat_finish(r);
 }
 
-static int prepare(struct reader *r, bool chat)
+static int prepare(struct reader *r)
 {
-    if (chat)
+    if (own(r)->chat)
         return chat_finish(r);
     if (!own(r)->prompt.p)
         return api_fail(r->err, 400, "missing_required_parameter", "/prompt", "prompt is missing");
@@ -320,13 +321,10 @@ static int prepare(struct reader *r, bool chat)
 
 static int start(struct reader *r, struct call *c)
 {
-    bool chat = own(r)->chat;
-    if (prepare(r, chat))
-        return -1;
     struct ollama *o = mem_try_zero(1, sizeof *o);
     if (!o)
         return api_fail(r->err, 503, NULL, "", "out of memory");
-    o->chat = chat;
+    o->chat = own(r)->chat;
     int rc = gen_start(c, r->p, NULL, 0, &ollama_api, o, &r->ignored, r->err);
     if (rc)
         mem_free(o);
@@ -335,12 +333,14 @@ static int start(struct reader *r, struct call *c)
 
 int route_ollama_chat(struct call *c, struct api_error *e)
 {
-    return body_route(c, e, &ollama_chat_field_list, &(struct ollama_fields){.chat = true}, start);
+    static const struct body_plan plan = {&ollama_chat_field_list, "/messages", prepare, start, NULL};
+    return body_route(c, e, &plan, &(struct ollama_fields){.chat = true}, sizeof(struct ollama_fields));
 }
 
 int route_ollama_generate(struct call *c, struct api_error *e)
 {
-    return body_route(c, e, &ollama_generate_field_list, &(struct ollama_fields){0}, start);
+    static const struct body_plan plan = {&ollama_generate_field_list, "/prompt", prepare, start, NULL};
+    return body_route(c, e, &plan, &(struct ollama_fields){0}, sizeof(struct ollama_fields));
 }
 
 /* ---- what there is ---- */

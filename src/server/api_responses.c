@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "server/api_fields.h"
+#include "server/body.h"
 #include "server/routes.h"
 #include "server/turn.h"
 
@@ -12,6 +13,7 @@ struct responses_fields { /* read together */
     yyjson_val *input, *instructions, *tools, *metadata, *include;
     struct str previous;
     bool store;
+    struct responses *made;
 };
 
 static struct responses_fields *own(struct reader *r)
@@ -371,64 +373,104 @@ static int make_echo(struct reader *r, struct responses *o)
     return 0;
 }
 
-/* Instructions, the conversation so far, the new input -> p->messages and o->conversation. */
-static int make_messages(struct reader *r, const struct call *c, struct responses *o)
+/* What is new of the conversation -> o->conversation, with commas between. */
+static int make_talk(struct reader *r, struct responses *o)
 {
-    struct buf talk = {0}, *m = &r->p->messages;
-    struct kept kept = {0};
-    int rc = 0;
-    if (own(r)->previous.n && !responses_find(c->s, own(r)->previous, c->key, &kept))
-        return api_fail(r->err, 404, "previous_response_not_found", "/previous_response_id", "no response '%.*s' is kept here", STR_ARG(own(r)->previous));
-    if (kept.conversation)
-        buf_z(&talk, kept.conversation);
-    rc = put_input(r, &talk);
+    struct buf talk = {0};
+    int rc = put_input(r, &talk);
     buf_cstr(&talk);
     if (rc == 0 && talk.failed)
         rc = no_memory(r);
-    buf_char(m, '[');
-    if (rc == 0 && own(r)->instructions) {
-        buf_z(m, "{\"role\":\"system\",\"content\":");
-        chat_system_put(r, m, json_str(own(r)->instructions));
-        buf_z(m, talk.n ? "}," : "}");
-    }
-    buf_str(m, buf_view(&talk));
-    buf_char(m, ']');
-    if (rc || m->failed || m->n == 2) {
+    if (rc) {
         buf_free(&talk);
-        return rc ? rc : m->failed ? no_memory(r) : api_fail(r->err, 400, "invalid_value", "/input", "/input: expected at least one item");
+        return rc;
     }
     o->conversation = talk.p; /* a heap block like any other */
     return 0;
 }
 
-static int start(struct reader *r, struct call *c)
+/* What was said before goes in front of it. */
+static int take_earlier(struct reader *r, const struct call *c, struct responses *o)
 {
-    struct responses *o = mem_try_zero(1, sizeof *o);
+    struct buf talk = {0};
+    struct kept kept = {0};
+    if (!own(r)->previous.n)
+        return 0;
+    if (!responses_find(c->s, own(r)->previous, c->key, &kept))
+        return api_fail(r->err, 404, "previous_response_not_found", "/previous_response_id", "no response '%.*s' is kept here", STR_ARG(own(r)->previous));
+    buf_z(&talk, kept.conversation);
+    buf_z(&talk, talk.n && o->conversation[0] ? "," : "");
+    buf_z(&talk, o->conversation);
+    buf_cstr(&talk);
+    if (talk.failed) {
+        buf_free(&talk);
+        return no_memory(r);
+    }
+    mem_free(o->conversation);
+    o->conversation = talk.p; /* a heap block like any other */
+    return 0;
+}
+
+/* Instructions and the conversation -> p->messages. */
+static int make_messages(struct reader *r, const struct responses *o)
+{
+    struct buf *m = &r->p->messages;
+    buf_char(m, '[');
+    if (own(r)->instructions) {
+        buf_z(m, "{\"role\":\"system\",\"content\":");
+        chat_system_put(r, m, json_str(own(r)->instructions));
+        buf_z(m, o->conversation[0] ? "}," : "}");
+    }
+    buf_z(m, o->conversation);
+    buf_char(m, ']');
+    return m->failed ? no_memory(r) : m->n > 2 ? 0 : api_fail(r->err, 400, "invalid_value", "/input", "/input: expected at least one item");
+}
+
+static void drop(struct reader *r)
+{
+    responses_free(own(r)->made);
+    own(r)->made = NULL;
+}
+
+static int prepare(struct reader *r)
+{
+    struct responses *o = own(r)->made = mem_try_zero(1, sizeof *o);
     if (!o)
         return no_memory(r);
     o->store = own(r)->store;
     r->p->logprobs |= r->p->top_logprobs > 0;
     o->show_logprobs = r->p->logprobs;
-    int rc = make_messages(r, c, o);
+    int rc = make_talk(r, o);
     if (rc == 0 && own(r)->tools && !r->p->tools_off)
         rc = put_tools(r);
     if (rc == 0)
         rc = chat_call_check(r, own(r)->tools);
     if (rc == 0)
         rc = make_echo(r, o);
+    if (rc)
+        drop(r);
+    return rc;
+}
+
+static int start(struct reader *r, struct call *c)
+{
+    struct responses *o = own(r)->made;
+    int rc = take_earlier(r, c, o);
+    if (rc == 0)
+        rc = make_messages(r, o);
     if (rc == 0)
         rc = chat_finish(r);
     if (rc == 0)
         rc = gen_start(c, r->p, NULL, 0, &responses_api, o, &r->ignored, r->err);
     if (rc)
-        responses_free(o);
+        drop(r);
     return rc;
 }
 
 int route_responses(struct call *c, struct api_error *e)
 {
-    struct responses_fields fields = {.store = true};
-    return body_route(c, e, &responses_field_list, &fields, start);
+    static const struct body_plan plan = {&responses_field_list, "/input", prepare, start, drop};
+    return body_route(c, e, &plan, &(struct responses_fields){.store = true}, sizeof(struct responses_fields));
 }
 
 /* ---- earlier answers ---- */

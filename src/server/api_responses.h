@@ -27,6 +27,7 @@ struct responses {
     char *conversation;  /* messages so far, without instructions, with commas between */
     bool store, show_logprobs;
     char *error;         /* JSON of it; NULL */
+    struct buf object, talk; /* what is kept of it, made when it is over */
 };
 void responses_free(struct responses *r);
 extern const struct gen_api responses_api;
@@ -38,8 +39,8 @@ void responses_put(const struct gen *g, struct buf *out, const char *status);
 struct kept { /* borrowed until the next call */
     const char *object, *conversation;
 };
-/* Texts are copied.  The oldest go when there are too many, or too large ones. */
-void responses_keep(struct server *s, const char *id, const char *key_name, struct str object, struct str conversation);
+/* Takes both texts over.  The oldest go when there are too many, or too large ones. */
+void responses_keep(struct server *s, const char *id, const char *key_name, struct buf *object, struct buf *conversation);
 bool responses_find(struct server *s, struct str id, const struct server_key *key, struct kept *out);
 bool responses_forget(struct server *s, struct str id, const struct server_key *key);
 void responses_close(struct server *s);

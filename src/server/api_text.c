@@ -1,6 +1,7 @@
 /* server/api_text.c - POST /tokenize, /detokenize, /apply-template: what the model's tokenizer and template do, by a worker. */
 #include "base/mem.h"
 #include "server/api_fields.h"
+#include "server/body.h"
 #include "server/jobs.h"
 #include "server/routes.h"
 
@@ -74,7 +75,7 @@ static int run_tokenize(struct rh_model *m, void *in, struct buf *body, struct a
     int rc = t->messages ? rh_chat_tokenize(m, &t->chat, &ids, &err)
                          : rh_tokenize(m, (struct rh_text){t->text, t->text_n}, t->no_special, t->plain, &ids, &err);
     if (rc)
-        return api_fail_rh(e, &err);
+        return api_fail_rh(e, &err, t->messages ? "/messages" : "/prompt");
     if (t->count_only)
         buf_printf(body, "{\"input_tokens\":%zu}", ids.n);
     else {
@@ -97,7 +98,7 @@ static int run_detokenize(struct rh_model *m, void *in, struct buf *body, struct
     char *text = NULL;
     size_t n = 0;
     if (rh_detokenize(m, t->ids, t->id_count, &text, &n, &err))
-        return api_fail_rh(e, &err);
+        return api_fail_rh(e, &err, "/tokens");
     buf_z(body, "{\"prompt\":");
     buf_json_str(body, str_n(text, n));
     buf_z(body, ",\"content\":");
@@ -113,7 +114,7 @@ static int run_render(struct rh_model *m, void *in, struct buf *body, struct api
     struct rh_rendered out;
     struct rh_error err = {0};
     if (rh_render(m, &t->chat, &out, &err))
-        return api_fail_rh(e, &err);
+        return api_fail_rh(e, &err, "/messages");
     buf_z(body, "{\"prompt\":");
     buf_json_str(body, str_n(out.text, out.text_n));
     buf_z(body, ",\"boundaries\":[");
@@ -133,6 +134,7 @@ struct text_fields { /* beside params, by p.own */
     uint32_t *ids;
     size_t id_count;
     bool has_text, has_ids, has_messages, special, plain, pieces, llama;
+    struct text_job *made;
 };
 
 static struct text_fields *own(struct reader *r)
@@ -235,30 +237,43 @@ static struct text_job *make_job(struct reader *r, const struct text_fields *f)
     return t;
 }
 
-static int start(struct reader *r, struct call *c)
+static int prepare(struct reader *r)
 {
-    const struct text_fields *f = own(r);
+    struct text_fields *f = own(r);
     if (r->p->messages.n && chat_finish(r))
         return -1;
     if (!r->p->messages.n && !f->has_text && !f->has_ids)
-        return api_fail(r->err, 400, "missing_required_parameter", "", "%s is missing", f->needed);
-    struct text_job *t = make_job(r, f);
-    return t ? job_start(c, f->run, t, free_job, r->err) : api_fail(r->err, 503, NULL, "", "out of memory");
+        return api_fail(r->err, 400, "missing_required_parameter", r->p->input, "%s is missing", f->needed);
+    f->made = make_job(r, f);
+    return f->made ? 0 : api_fail(r->err, 503, NULL, "", "out of memory");
+}
+
+static int start(struct reader *r, struct call *c)
+{
+    return job_start(c, own(r)->run, own(r)->made, free_job, r->err); /* the job is its */
+}
+
+static void drop(struct reader *r)
+{
+    free_job(own(r)->made);
 }
 
 int route_tokenize(struct call *c, struct api_error *e)
 {
-    return body_route(c, e, &tokenize_field_list, &(struct text_fields){.run = run_tokenize, .needed = "prompt or messages"}, start);
+    static const struct body_plan plan = {&tokenize_field_list, "/prompt", prepare, start, drop};
+    return body_route(c, e, &plan, &(struct text_fields){.run = run_tokenize, .needed = "prompt or messages"}, sizeof(struct text_fields));
 }
 
 int route_detokenize(struct call *c, struct api_error *e)
 {
-    return body_route(c, e, &detokenize_field_list, &(struct text_fields){.run = run_detokenize, .needed = "tokens"}, start);
+    static const struct body_plan plan = {&detokenize_field_list, "/tokens", prepare, start, drop};
+    return body_route(c, e, &plan, &(struct text_fields){.run = run_detokenize, .needed = "tokens"}, sizeof(struct text_fields));
 }
 
 int route_apply_template(struct call *c, struct api_error *e)
 {
-    return body_route(c, e, &render_field_list, &(struct text_fields){.run = run_render, .needed = "messages"}, start);
+    static const struct body_plan plan = {&render_field_list, "/messages", prepare, start, drop};
+    return body_route(c, e, &plan, &(struct text_fields){.run = run_render, .needed = "messages"}, sizeof(struct text_fields));
 }
 
 int job_count_tokens(const struct call *c, const struct params *p, struct api_error *e)

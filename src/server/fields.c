@@ -24,7 +24,21 @@ int api_fail(struct api_error *e, int status, const char *code, const char *para
     return -1;
 }
 
-int api_fail_rh(struct api_error *e, const struct rh_error *err)
+/* The field that an error of the library is about, by how its text begins; what is about none of these is about the text it got. */
+static const char *field_of(const struct rh_error *err, const char *input)
+{
+    static const struct {
+        const char *begins, *field;
+    } list[] = {{"kv:", "/kv"}, {"kv start:", "/kv_start"}, {"propose:", "/propose"}, {"a draft was asked", "/propose"}, {"depth of proposals", "/propose_depth"},
+                {"output:", "/output"}, {"dimensions:", "/dimensions"}, {"a call", "/tool_choice"}, {"n:", "/n"}, {"top logprobs", "/top_logprobs"},
+                {"logit bias", "/logit_bias"}, {"stop", "/stop"}, {"embeddings:", ""}};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        if (str_starts(str_of(err->text), str_of(list[i].begins)))
+            return list[i].field;
+    return err->code == RH_ERR_LIMIT || err->code == RH_ERR_ARGUMENT || err->code == RH_ERR_TEMPLATE || err->code == RH_ERR_FORMAT ? input : "";
+}
+
+int api_fail_rh(struct api_error *e, const struct rh_error *err, const char *input)
 {
     static const struct {
         int rh, status;
@@ -36,7 +50,7 @@ int api_fail_rh(struct api_error *e, const struct rh_error *err)
         i++;
     if (err->code == RH_ERR_BUSY)
         e->retry_s = 1;
-    return api_fail(e, i < n ? list[i].status : err_http_status(err->code), i < n ? list[i].code : NULL, "", "%s",
+    return api_fail(e, i < n ? list[i].status : err_http_status(err->code), i < n ? list[i].code : NULL, field_of(err, input), "%s",
                     err->text[0] ? err->text : err_text(err->code));
 }
 
@@ -137,42 +151,6 @@ int fields_read(struct reader *r, yyjson_val *obj, const char *pointer, const st
             return -1;
     }
     return 0;
-}
-
-yyjson_doc *body_parse(const struct call *c, struct api_error *e)
-{
-    struct err err = {0};
-    struct str type = http_header_find(c->http, "content-type");
-    if (str_starts(type, STR("multipart/"))) { /* curl -d says urlencoded; pages of others are stopped by their Origin */
-        api_fail(e, 415, NULL, "", "expected a JSON body, got '%.*s'", STR_ARG(type));
-        return NULL;
-    }
-    yyjson_doc *doc = json_parse(c->http->body, "body", &err);
-    if (!doc)
-        api_fail(e, err.code == ERR_NOMEM ? 503 : 400, "invalid_json", "", "%s", err.text);
-    else if (!yyjson_is_obj(yyjson_doc_get_root(doc))) {
-        api_fail(e, 400, "invalid_type", "", "body: expected a JSON object, got %s", json_type_name(yyjson_doc_get_root(doc)));
-        json_free(doc);
-        return NULL;
-    }
-    return doc;
-}
-
-int body_route(struct call *c, struct api_error *e, const struct field_list *fields, void *own, int (*start)(struct reader *r, struct call *c))
-{
-    struct params p = {.sampling = c->s->sampling, .n = 1, .stream = fields->streams, .own = own};
-    struct reader r = {.s = c->s, .p = &p, .err = e};
-    yyjson_doc *doc = body_parse(c, e);
-    if (!doc)
-        return -1;
-    int rc = fields_read(&r, yyjson_doc_get_root(doc), "", fields->list, fields->count);
-    if (rc == 0)
-        rc = start(&r, c);
-    buf_free(&r.ignored);
-    buf_free(&p.messages);
-    arena_free(&p.arena);
-    json_free(doc);
-    return rc;
 }
 
 /* ---- fields with a shape of their own ---- */
@@ -360,6 +338,7 @@ int read_inputs(struct reader *r, yyjson_val *v, const char *pointer, uint32_t m
     if (!*list)
         return no_memory(r);
     *count = (uint32_t)n;
+    r->p->input_list = !one;
     if (one)
         return read_input(r, v, pointer, *list);
     yyjson_arr_foreach(v, i, n, item)

@@ -1,15 +1,13 @@
 /* server/gen.c - see gen.h. */
-#include "server/gen.h"
+#include "server/gen_int.h"
 
 #include "base/mem.h"
-#include "server/volatile.h"
-
 #include "base/thread.h"
 
 #include <stdio.h>
 #include <time.h>
 
-enum { EVENTS_PER_TURN = 256, QUEUE_DEFAULT = 1024, PROMPTS_MAX = 4096, SCORES_MAX = 1 << 20, HEARTBEAT_DEFAULT_S = 10, FLUSH_AT = 64 << 10 };
+enum { WORK_PER_TURN = 256, QUEUE_DEFAULT = 1024, PROMPTS_MAX = 4096, SCORES_MAX = 1 << 20, HEARTBEAT_DEFAULT_S = 10, FLUSH_AT = 64 << 10 };
 
 /* ---- ready list ---- */
 
@@ -58,12 +56,13 @@ static void gen_free(struct gen *g)
     mem_free(g->ignored);
     mem_free(g->logged);
     buf_free(&g->prompt_ids);
+    buf_free(&g->body);
     buf_free(&g->out);
     mem_free(g);
 }
 
 /* Its requests are given up; the memory goes when no list names it. */
-static void gen_end(struct gen *g, const char *error)
+void gen_end(struct gen *g, const char *error)
 {
     struct server *s = g->s;
     if (g->dead)
@@ -90,122 +89,11 @@ static void gen_end(struct gen *g, const char *error)
 
 static void on_gone(struct pending *p)
 {
-    gen_end((struct gen *)(void *)p, NULL);
-}
-
-/* ---- answers ---- */
-
-static void flush(struct gen *g)
-{
-    if (g->out.n == 0 && !g->out.failed)
-        return;
-    if (g->out.failed)
-        g->out.n = 0;
-    http_stream_put(g->conn, buf_view(&g->out));
-    g->out.n = 0;
-    g->sent_ms = uv_now(&g->s->loop);
-    http_flush(g->conn);
-}
-
-void gen_event(struct gen *g, const char *name, struct str json)
-{
-    if (name)
-        buf_printf(&g->out, "event: %s\n", name);
-    buf_z(&g->out, "data: ");
-    buf_str(&g->out, json);
-    buf_z(&g->out, "\n\n");
-}
-
-static void put_cache_header(struct gen *g, struct buf *h)
-{
-    buf_printf(h, "X-Rhapsode-Cache: hit=%u", g->cache.cached_tokens);
-    if (g->cache.reason)
-        buf_printf(h, " miss=\"%s\"", g->cache.reason);
-    if (g->cache.reason && g->cache.stored_id >= 0)
-        buf_printf(h, " known=%u stored=%lld prompt=%lld", g->cache.known_tokens, (long long)g->cache.stored_id, (long long)g->cache.prompt_id);
-    buf_z(h, "\r\n");
-}
-
-static void put_headers(struct gen *g, struct buf *h)
-{
-    buf_printf(h, "X-Request-Id: %s\r\n", g->id);
-    if (g->api->shape == API_ANTHROPIC)
-        buf_printf(h, "request-id: %s\r\n", g->id);
-    if (g->started)
-        put_cache_header(g, h);
-    if (g->ignored)
-        buf_printf(h, "X-Rhapsode-Ignored: %s\r\n", g->ignored);
-    if (g->dropped)
-        buf_printf(h, "X-Rhapsode-Truncated: %u\r\n", g->dropped);
-    if (g->left_away)
-        buf_printf(h, "X-Rhapsode-Left-Away: %s%s%s\r\n", g->left_away & VOLATILE_BILLING ? "billing" : "",
-                   g->left_away == (VOLATILE_BILLING | VOLATILE_TIME) ? "," : "", g->left_away & VOLATILE_TIME ? "time" : "");
-    if (g->stream)
-        buf_z(h, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
-}
-
-static void begin(struct gen *g)
-{
-    struct buf h = {0};
-    if (g->begun)
-        return;
-    g->begun = true;
-    put_headers(g, &h);
-    http_stream_begin(g->conn, 200, g->api->stream_type, buf_view(&h));
-    buf_free(&h);
-    g->s->metrics.statuses[2]++;
-    g->api->begin(g);
-}
-
-static void answer_error(struct gen *g, const struct api_error *e)
-{
-    struct http_conn *conn = g->conn;
-    if (g->begun) {
-        g->api->failed(g, e);
-        flush(g);
-        gen_end(g, e->text);
-        http_stream_end(conn);
-        return;
-    }
-    enum api_shape shape = g->api->shape;
-    struct server *s = g->s;
-    gen_end(g, e->text);
-    api_error_reply(s, conn, shape, e);
-}
-
-static void answer(struct gen *g)
-{
-    struct http_conn *conn = g->conn;
-    struct buf body = {0}, headers = {0};
-    if (g->stream) {
-        begin(g); /* cancelled before it started */
-        g->api->end(g);
-        flush(g);
+    struct gen *g = (struct gen *)(void *)p;
+    if (g->writing) /* a worker reads it: over when that has ended */
+        g->conn = NULL;
+    else
         gen_end(g, NULL);
-        http_stream_end(conn);
-        return;
-    }
-    bool failed = false;
-    for (uint32_t i = 0; i < g->choice_count; i++) {
-        const struct gen_choice *c = &g->choices[i];
-        failed |= c->text.failed || c->reasoning.failed || c->logprobs.failed || c->ids.failed;
-    } /* an answer with parts missing is none */
-    for (uint32_t i = 0; g->prompts && i < g->request_count; i++) {
-        failed |= g->prompts[i].ids == NULL;
-    }
-    g->api->reply(g, &body);
-    put_headers(g, &headers);
-    if (failed || body.failed || headers.failed) {
-        struct api_error e = {0};
-        api_fail(&e, 503, NULL, "", "out of memory for the answer");
-        answer_error(g, &e);
-    } else {
-        g->s->metrics.statuses[2]++;
-        gen_end(g, NULL);
-        http_reply(conn, 200, "application/json", buf_view(&headers), buf_view(&body));
-    }
-    buf_free(&body);
-    buf_free(&headers);
 }
 
 /* ---- events ---- */
@@ -347,10 +235,23 @@ static bool scores_fit(struct gen *g, const struct rh_event *e)
     g->score_count += (uint64_t)e->prompt_count * g->scores_each * g->per_request;
     if (g->score_count <= SCORES_MAX)
         return true;
-    api_fail(&error, 400, "invalid_value", "", "log-probabilities of prompts: at most %d in one answer (ids x likeliest of each and its own x n), got %llu",
+    api_fail(&error, 400, "invalid_value", g->show_prompt_logprobs ? "/prompt_logprobs" : "/logprobs", "log-probabilities of prompts: at most %d in one answer (ids x likeliest of each and its own x n), got %llu",
              SCORES_MAX, (unsigned long long)g->score_count);
-    answer_error(g, &error);
+    gen_answer_error(g, &error);
     return false;
+}
+
+static void fail(struct gen *g, uint32_t request, const struct rh_event *e)
+{
+    struct api_error error = {0};
+    char input[256];
+    if (g->input_list)
+        pointer_index(input, g->input, request);
+    if (e->finish == RH_FINISH_ERROR)
+        api_fail_rh(&error, &e->error, g->input_list ? input : g->input);
+    else /* there is no part of a vector */
+        api_fail(&error, 499, "cancelled", "", "cancelled before the embedding was there");
+    gen_answer_error(g, &error);
 }
 
 /* False: the generation is over and freed. */
@@ -367,23 +268,21 @@ static bool take(struct gen *g, uint32_t request, const struct rh_event *e)
         g->usage.prompt_tokens += e->usage.prompt_tokens; /* others may have ended */
         g->usage.cached_tokens += e->usage.cached_tokens;
         if (g->stream)
-            begin(g);
+            gen_begin(g);
     } else if (e->kind >= RH_EVENT_TEXT && e->kind < RH_EVENT_DONE) {
         if (g->stream)
-            begin(g);
+            gen_begin(g);
         on_piece(g, choice, e);
-    } else if (e->kind == RH_EVENT_DONE && e->finish == RH_FINISH_ERROR) {
-        struct api_error error = {0};
+    } else if (e->kind == RH_EVENT_DONE && (e->finish == RH_FINISH_ERROR || (e->finish == RH_FINISH_CANCELLED && g->embeds))) {
         metrics_done(&g->s->metrics, e);
-        api_fail_rh(&error, &e->error);
-        answer_error(g, &error);
+        fail(g, request, e);
         return false;
     } else if (e->kind == RH_EVENT_DONE) {
         if (g->stream)
-            begin(g);
+            gen_begin(g);
         on_done(g, choice, e);
         if (g->done_count == g->choice_count) {
-            answer(g);
+            gen_answer(g);
             return false;
         }
     }
@@ -401,14 +300,15 @@ static bool poll_request(struct gen *g, uint32_t i, uint32_t *budget)
         if (rc < 0) {
             struct api_error error = {0};
             api_fail(&error, 503, NULL, "", "out of memory for the answer's text");
-            answer_error(g, &error);
+            gen_answer_error(g, &error);
             return false;
         }
-        --*budget;
+        uint32_t work = 1 + e.top_count / 8; /* what is written of it */
+        *budget -= work < *budget ? work : *budget;
         if (!take(g, i, &e))
             return false;
         if (g->out.n > FLUSH_AT)
-            flush(g);
+            gen_flush(g);
         if (g->dead)
             return false;
     }
@@ -417,14 +317,16 @@ static bool poll_request(struct gen *g, uint32_t i, uint32_t *budget)
 
 static void pump(struct gen *g)
 {
-    uint32_t budget = EVENTS_PER_TURN, i = 0;
+    uint32_t budget = WORK_PER_TURN, i = 0;
+    if (g->writing)
+        return;
     g->busy = true; /* a write that fails ends it from within */
     while (i < g->request_count && poll_request(g, i, &budget))
         i++;
     if (!g->dead && g->begun)
-        flush(g);
+        gen_flush(g);
     g->busy = false;
-    if (!g->dead && !budget)
+    if (!g->dead && !budget && !g->writing)
         on_notify(g); /* the others first */
     else if (g->dead && !atomic_load(&g->queued))
         gen_free(g);
@@ -462,9 +364,9 @@ void gen_tick(struct server *s)
         next = g->next;
         if (!g->stream || now - g->sent_ms < beat || http_full(g->conn))
             continue;
-        begin(g);
+        gen_begin(g);
         g->api->ping(g);
-        flush(g);
+        gen_flush(g);
     }
 }
 
@@ -472,12 +374,6 @@ void gen_cancel(struct gen *g)
 {
     for (uint32_t i = 0; i < g->request_count; i++)
         rh_request_cancel(g->requests[i]);
-}
-
-void gen_cancel_all(struct server *s)
-{
-    for (struct gen *g = s->gens; g; g = g->next)
-        gen_cancel(g);
 }
 
 struct gen *gen_find(struct server *s, struct str id)
@@ -503,7 +399,7 @@ static int submit_all(struct gen *g, struct params *p, const struct gen_input *i
             o.id_count = inputs[i].id_count;
         }
         if (rh_submit(g->s->model, &o, &g->requests[i], &err))
-            return api_fail_rh(e, &err);
+            return api_fail_rh(e, &err, p->input);
         g->request_count++;
     }
     return 0;
@@ -615,6 +511,10 @@ int gen_start(const struct call *c, struct params *p, const struct gen_input *in
     g->return_ids = p->return_ids;
     g->parallel_off = p->parallel_off || p->call_name.p;
     g->left_away = p->left_away;
+    g->input = p->input;
+    g->input_list = p->input_list;
+    g->embeds = p->o.embed != RH_EMBED_NONE;
+    g->tops = p->top_logprobs;
     g->show_prompt_logprobs = p->show_prompt_logprobs;
     g->has_tools = p->chat.tools_json.p;
     g->progress = p->progress;

@@ -5,7 +5,7 @@
  *                  | DONE with an error: a plain error answer
  *                  + the peer leaves, /v1/cancel, the server ends: cancelled
  *
- * Thread: I/O thread; the library's threads only put it on the server's ready list. */
+ * Thread: I/O thread; the library's threads only put it on the server's ready list, and a worker may write a large whole answer. */
 #ifndef RH_SERVER_GEN_H
 #define RH_SERVER_GEN_H
 
@@ -51,8 +51,9 @@ struct gen_api {
     void (*end)(struct gen *g);
     void (*failed)(struct gen *g, const struct api_error *e);
     void (*ping)(struct gen *g);
-    /* or all at once */
+    /* or all at once: maybe on a worker, so it must not touch the server or the connection... */
     void (*reply)(struct gen *g, struct buf *body);
+    void (*written)(struct gen *g); /* ...this may, afterwards; NULL */
     /* one token's entry into c->logprobs; NULL: the API shows none */
     void (*logprob)(struct gen *g, struct gen_choice *c, const struct rh_event *e);
     void (*close)(struct gen *g); /* frees g->own; NULL */
@@ -66,6 +67,9 @@ struct gen {
     struct gen *ready_next;
     _Atomic bool queued;    /* on the ready list */
     bool dead, busy;        /* over: freed when it is on no list and not being worked on */
+    bool writing;           /* a worker writes the whole answer into body; nothing else changes it meanwhile */
+    uv_work_t work;
+    struct buf body;
     const struct gen_api *api;
     struct rh_request **requests;
     uint32_t request_count, prompt_count, ended_requests, per_request; /* choices of each */
@@ -77,6 +81,9 @@ struct gen {
     bool stream, begun, started, include_usage, show_logprobs, return_ids, parallel_off, has_tools, progress, failed, prompt_scores, show_prompt_logprobs;
     uint32_t dropped;       /* messages or ids left away to make it fit */
     unsigned left_away;     /* VOLATILE_X */
+    const char *input;      /* pointer to what was asked about, for errors about it */
+    bool input_list, embeds;
+    uint32_t tops;          /* likeliest tokens that each is shown with */
     uint32_t scores_each;   /* of an id of a prompt */
     uint64_t score_count;
     struct gen_prompt *prompts; /* [request_count] with prompt_scores */
@@ -99,7 +106,6 @@ int gen_start(const struct call *c, struct params *p, const struct gen_input *in
 void gen_wake(struct server *s);              /* works the ready list off */
 void gen_tick(struct server *s);              /* keep-alives */
 void gen_cancel(struct gen *g);               /* ends as cancelled, answered all the same */
-void gen_cancel_all(struct server *s);
 struct gen *gen_find(struct server *s, struct str id);
 
 /* For the APIs. */

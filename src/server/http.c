@@ -239,6 +239,29 @@ void http_reply(struct http_conn *c, int status, const char *type, struct str he
     conn_next(c);
 }
 
+void http_reply_take(struct http_conn *c, int status, const char *type, struct str headers, struct buf *body)
+{
+    if (body->n <= HTTP_PIECE || c->no_body || c->parser.at != HTTP_AT_END) {
+        http_reply(c, status, type, headers, buf_view(body));
+        buf_free(body);
+        return;
+    }
+    put_head(c, status, type, headers);
+    buf_printf(&c->out, "Content-Length: %zu\r\n\r\n", body->n);
+    c->body = *body;
+    c->body_at = 0;
+    *body = (struct buf){0};
+    c->user = NULL; /* whoever answered has nothing more to do with it */
+    conn_body(c);
+}
+
+void http_body_take(struct http_conn *c, struct buf *out)
+{
+    *out = c->parser.body;
+    c->parser.body = (struct buf){.max = out->max};
+    c->parser.request.body = (struct str){"", 0};
+}
+
 void http_stream_begin(struct http_conn *c, int status, const char *type, struct str headers)
 {
     c->streaming = true;

@@ -92,6 +92,10 @@ const struct http_counts *http_counts(const struct http_server *s);
 
 /* One whole answer.  headers: further header lines, each ended by CRLF, or {NULL,0}. */
 void http_reply(struct http_conn *c, int status, const char *type, struct str headers, struct str body);
+/* The same, taking body over (it is empty afterwards): a large one goes out piece by piece, between what others are sent. */
+void http_reply_take(struct http_conn *c, int status, const char *type, struct str headers, struct buf *body);
+/* The request's body becomes the caller's; the request has none afterwards. */
+void http_body_take(struct http_conn *c, struct buf *out);
 void http_stream_begin(struct http_conn *c, int status, const char *type, struct str headers);
 void http_stream_put(struct http_conn *c, struct str data); /* collected until http_flush */
 void http_stream_end(struct http_conn *c);                  /* flushes as well */

@@ -28,6 +28,7 @@ static void on_closed(uv_handle_t *h)
     buf_free(&c->out);
     buf_free(&c->cipher);
     buf_free(&c->extra);
+    buf_free(&c->body);
     mem_free(c);
 }
 
@@ -60,6 +61,10 @@ static void after_write(struct http_conn *c)
         conn_read_on(c);
         return;
     }
+    if (c->body.n) {
+        conn_body(c);
+        return;
+    }
     if (c->was_full && queued < HTTP_LOW_WATER) {
         c->was_full = false;
         if (c->state == CONN_BUSY)
@@ -79,11 +84,11 @@ static void on_written(uv_write_t *w, int status)
         after_write(c);
 }
 
-/* What the socket does not take at once is copied and queued. */
+/* What the socket does not take at once is copied and queued: all of it, when on_written must be told. */
 static void send_raw(struct http_conn *c, struct str data)
 {
     uv_buf_t b = uv_buf_init((char *)(uintptr_t)data.p, (unsigned)data.n);
-    int done = c->writes ? UV_EAGAIN : uv_try_write(&c->h.stream, &b, 1);
+    int done = c->writes || c->body.n ? UV_EAGAIN : uv_try_write(&c->h.stream, &b, 1);
     c->server->counts.bytes_out += data.n;
     if (done < 0 && done != UV_EAGAIN) {
         conn_close(c);
@@ -125,6 +130,21 @@ void http_flush(struct http_conn *c)
     if (from->n)
         send_raw(c, buf_view(from));
     c->out.n = c->cipher.n = 0;
+}
+
+/* One piece for each turn of the loop: the next when this one is written. */
+void conn_body(struct http_conn *c)
+{
+    struct str rest = str_from(buf_view(&c->body), c->body_at), piece = str_n(rest.p, rest.n < HTTP_PIECE ? rest.n : HTTP_PIECE);
+    if (c->writes)
+        return;
+    buf_str(&c->out, piece);
+    c->body_at += piece.n;
+    if (piece.n == rest.n) { /* the answer has ended */
+        buf_free(&c->body);
+        conn_next(c);
+    } else
+        http_flush(c);
 }
 
 /* ---- reading ---- */

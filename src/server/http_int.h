@@ -6,7 +6,7 @@
 #include "server/http_parse.h"
 #include "server/tls.h"
 
-enum { HTTP_READ_CHUNK = 64 << 10, HTTP_PIPELINE_MAX = 64 << 10, HTTP_HIGH_WATER = 256 << 10, HTTP_LOW_WATER = 64 << 10, HTTP_LINGER_MS = 2000 };
+enum { HTTP_READ_CHUNK = 64 << 10, HTTP_PIECE = 128 << 10, HTTP_PIPELINE_MAX = 64 << 10, HTTP_HIGH_WATER = 256 << 10, HTTP_LOW_WATER = 64 << 10, HTTP_LINGER_MS = 2000 };
 
 /* LINGER: the last answer is out, what the peer still sends is dropped until it ends, so that the answer is not lost to a reset. */
 enum conn_state { CONN_IDLE, CONN_READING, CONN_BUSY, CONN_LINGER, CONN_CLOSING };
@@ -29,6 +29,8 @@ struct http_conn {
     struct buf out;          /* to be sent by the next flush, plain */
     struct buf cipher;       /* out after TLS */
     struct buf extra;        /* header lines of this exchange's answer */
+    struct buf body;         /* of a whole answer, given out up to body_at; empty: none is under way */
+    size_t body_at;
     bool reading;            /* uv_read_start is on */
     bool parsing;            /* conn_parse runs: answers given within do not start it again */
     bool streaming, chunked; /* the answer */
@@ -75,5 +77,6 @@ void conn_close(struct http_conn *c);  /* at once; tells the handler when it owe
 void conn_refuse(struct http_conn *c, int status, const char *text); /* an error answer, then the end */
 void conn_read_on(struct http_conn *c);
 void conn_next(struct http_conn *c);   /* an answer has ended */
+void conn_body(struct http_conn *c);   /* the next piece of c->body */
 
 #endif

@@ -30,6 +30,8 @@ void responses_free(struct responses *r)
     mem_free(r->echo);
     mem_free(r->conversation);
     mem_free(r->error);
+    buf_free(&r->object);
+    buf_free(&r->talk);
     mem_free(r);
 }
 
@@ -309,21 +311,18 @@ static void put_turn(const struct responses *r, struct buf *b)
 
 static void keep(struct gen *g)
 {
-    struct buf object = {0}, turn = {0};
-    if (!own(g)->store)
-        return;
-    responses_put(g, &object, NULL);
-    put_turn(own(g), &turn);
-    if (!object.failed && !turn.failed)
-        responses_keep(g->s, g->id, g->key_name, buf_view(&object), buf_view(&turn));
-    buf_free(&object);
-    buf_free(&turn);
+    if (own(g)->store)
+        responses_keep(g->s, g->id, g->key_name, &own(g)->object, &own(g)->talk);
 }
 
 static void on_end(struct gen *g)
 {
     const char *status = status_of(g);
     object_event(g, !strcmp(status, "completed") ? "response.completed" : !strcmp(status, "failed") ? "response.failed" : "response.incomplete", NULL);
+    if (own(g)->store) {
+        responses_put(g, &own(g)->object, NULL);
+        put_turn(own(g), &own(g)->talk);
+    }
     keep(g);
 }
 
@@ -349,9 +348,12 @@ static void on_ping(struct gen *g)
 static void reply(struct gen *g, struct buf *out)
 {
     responses_put(g, out, NULL);
-    keep(g);
+    if (own(g)->store) {
+        buf_str(&own(g)->object, buf_view(out));
+        put_turn(own(g), &own(g)->talk);
+    }
 }
 
 const struct gen_api responses_api = {
     .shape = API_OPENAI, .stream_type = "text/event-stream; charset=utf-8", .id_prefix = "resp_", .always = true, .begin = on_begin, .piece = on_piece,
-    .done = on_done, .end = on_end, .failed = on_failed, .ping = on_ping, .reply = reply, .logprob = openai_logprob, .close = close_own};
+    .done = on_done, .end = on_end, .failed = on_failed, .ping = on_ping, .reply = reply, .written = keep, .logprob = openai_logprob, .close = close_own};

@@ -8,15 +8,15 @@ struct kept_response { /* owns all */
     struct kept_response *next;
     char id[48];
     char *key_name; /* NULL: none */
-    char *object, *conversation;
+    struct buf object, conversation;
     size_t bytes;
 };
 
 static void free_one(struct kept_response *k)
 {
     mem_free(k->key_name);
-    mem_free(k->object);
-    mem_free(k->conversation);
+    buf_free(&k->object);
+    buf_free(&k->conversation);
     mem_free(k);
 }
 
@@ -36,20 +36,23 @@ static void drop_old(struct server *s)
     *at = NULL;
 }
 
-void responses_keep(struct server *s, const char *id, const char *key_name, struct str object, struct str conversation)
+void responses_keep(struct server *s, const char *id, const char *key_name, struct buf *object, struct buf *conversation)
 {
     struct kept_response *k = mem_try_zero(1, sizeof *k);
     if (!k)
         return; /* as if it had been dropped for its age */
-    k->object = mem_try_strndup(object.p, object.n);
-    k->conversation = mem_try_strndup(conversation.p, conversation.n);
+    buf_cstr(object);
+    buf_cstr(conversation);
+    k->object = *object;
+    k->conversation = *conversation;
+    *object = *conversation = (struct buf){0};
     k->key_name = key_name ? mem_try_strndup(key_name, strlen(key_name)) : NULL;
-    if (!k->object || !k->conversation || (key_name && !k->key_name)) {
+    if (k->object.failed || k->conversation.failed || (key_name && !k->key_name)) {
         free_one(k);
         return;
     }
     memcpy(k->id, id, strnlen(id, sizeof k->id - 1));
-    k->bytes = object.n + conversation.n + sizeof *k;
+    k->bytes = k->object.cap + k->conversation.cap + sizeof *k;
     k->next = s->responses;
     s->responses = k;
     drop_old(s);
@@ -64,7 +67,7 @@ bool responses_find(struct server *s, struct str id, const struct server_key *ke
 {
     for (struct kept_response *k = s->responses; k; k = k->next)
         if (is_it(k, id, key)) {
-            *out = (struct kept){k->object, k->conversation};
+            *out = (struct kept){k->object.p, k->conversation.p};
             return true;
         }
     return false;

@@ -57,9 +57,15 @@ void api_error_put(struct buf *out, enum api_shape shape, const struct api_error
 {
     struct str text = str_of(e->text);
     if (shape == API_OLLAMA) {
+        struct buf b = {0};
+        if (e->param[0] && !str_starts(text, str_of(e->param))) /* this API's errors are a text and nothing else */
+            buf_printf(&b, "%s: ", e->param);
+        buf_str(&b, text);
         buf_z(out, "{\"error\":");
-        buf_json_str(out, text);
+        buf_json_str(out, buf_view(&b));
         buf_char(out, '}');
+        out->failed = out->failed ? out->failed : b.failed;
+        buf_free(&b);
         return;
     }
     if (shape == API_ANTHROPIC) {
@@ -101,7 +107,7 @@ void api_error_reply(struct server *s, struct http_conn *c, enum api_shape shape
     buf_free(&headers);
 }
 
-void call_reply_json(const struct call *c, int status, struct str headers, const struct buf *body)
+void call_reply_json(const struct call *c, int status, struct str headers, struct buf *body)
 {
     if (body->failed) {
         struct api_error e = {0};
@@ -110,7 +116,7 @@ void call_reply_json(const struct call *c, int status, struct str headers, const
         return;
     }
     c->s->metrics.statuses[status / 100 % 6]++;
-    http_reply(c->conn, status, "application/json", headers, buf_view(body));
+    http_reply_take(c->conn, status, "application/json", headers, body);
 }
 
 void api_id(char out[48], const char *prefix)

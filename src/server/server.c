@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "server/api_responses.h"
 #include "server/notify.h"
 #include "server/routes.h"
@@ -23,8 +24,18 @@ static void on_wake(uv_async_t *a)
     gen_wake(a->data);
 }
 
+/* Right before the loop sleeps: what this thread has worked since the last time is how long everybody else waited. */
+static void on_turn(uv_prepare_t *p)
+{
+    struct server *s = p->data;
+    int64_t now = thread_cpu_ns(), worked = now - s->turn_cpu_ns;
+    s->turn_max_ns = worked > s->turn_max_ns ? worked : s->turn_max_ns;
+    s->turn_cpu_ns = now;
+}
+
 static void close_handles(struct server *s)
 {
+    uv_close((uv_handle_t *)&s->turn, NULL);
     uv_close((uv_handle_t *)&s->wake, NULL);
     uv_close((uv_handle_t *)&s->tick, NULL);
     for (int i = 0; i < 2; i++)
@@ -50,7 +61,7 @@ static void on_tick(uv_timer_t *timer)
         return;
     if (now - s->drain_since_ms > limit)
         http_abort(s->http);
-    if (http_idle(s->http) && !s->gen_count && !s->job_count)
+    if (http_idle(s->http) && !s->gen_count && !s->job_count && !s->body_count)
         uv_timer_stop(timer), close_handles(s);
 }
 
@@ -126,7 +137,10 @@ static void init_handles(struct server *s)
     static const int numbers[2] = {SIGTERM, SIGINT};
     uv_async_init(&s->loop, &s->wake, on_wake);
     uv_timer_init(&s->loop, &s->tick);
-    s->wake.data = s->tick.data = s;
+    uv_prepare_init(&s->loop, &s->turn);
+    s->wake.data = s->tick.data = s->turn.data = s;
+    s->turn_cpu_ns = thread_cpu_ns();
+    uv_prepare_start(&s->turn, on_turn);
     uv_timer_start(&s->tick, on_tick, TICK_MS, TICK_MS);
     for (int i = 0; i < 2; i++) {
         uv_signal_init(&s->loop, &s->signals[i]);
