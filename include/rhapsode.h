@@ -316,7 +316,7 @@ int rh_store_pull(const char *store_dir, const char *spec, const struct rh_pull_
 /* Take a local model into the store under a name: a .gguf file (with it the rest of a split set) or a Hugging Face directory, its headers read first.
  * What cannot be opened as a model is refused.  An entry of that name is replaced.  sha256: 64 hex digits, of a .gguf file; NULL. */
 int rh_store_add(const char *store_dir, const char *name, const char *path, const char *sha256, struct rh_error *err);
-int rh_store_list_json(const char *store_dir, char **out, struct rh_error *err); /* [{name, path, bytes, complete, modified}] */
+int rh_store_list_json(const char *store_dir, char **out, struct rh_error *err); /* [{name, path, bytes, complete, modified, sha256}] */
 int rh_store_remove(const char *store_dir, const char *name, struct rh_error *err);
 int rh_store_find(const char *store_dir, const char *name, char **out_path, struct rh_error *err);
 

@@ -108,6 +108,7 @@
     X(ALIAS, LIST, alias, "alias", 0, "", G_SERVE | G_MORE, 0, 0, "NAME", "a further name of the model that requests may say (repeatable)") \
     X(ANY_MODEL, FLAG, any_model, "any-model", 0, "", G_SERVE | G_MORE, 0, 0, "", "answer whatever model a request names")                \
     X(VERBATIM, FLAG, verbatim, "verbatim", 0, "", G_SERVE | G_MORE, 0, 0, "", "keep billing headers and times of day in system messages") \
+    X(UNDATED, FLAG, undated, "undated", 0, "", G_SERVE | G_MORE, 0, 0, "", "leave dates out of what system messages say of the date") \
     X(HOST, STR, host, "host", 0, "", G_SERVE, 0, 0, "ADDRESS", "address to listen on; default 127.0.0.1; empty: none")                   \
     X(PORT, U32, port, "port", 0, "", G_SERVE, 0, 65535, "N", "TCP port; default 8080; 0: a free one, printed")                           \
     X(UNIX, STR, unix_path, "unix", 0, "", G_SERVE, 0, 0, "PATH", "also listen on this unix socket (its owner's only)")                   \

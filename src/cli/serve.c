@@ -133,6 +133,27 @@ static char *last_part(const char *path)
     return copy(s);
 }
 
+/* The store's record of the file that is open, if it is one of its own; to be freed. */
+static char *digest_of(const struct session *s, const struct options *o)
+{
+    char *list = NULL, *info = NULL, *found = NULL;
+    struct err err = {0};
+    if (rh_store_list_json(o->store_dir, &list, NULL) == 0 && rh_model_info_json(s->model, 0, &info, NULL) == 0) {
+        yyjson_doc *store = json_parse(str_of(list), "store", &err), *model = json_parse(str_of(info), "info", &err);
+        struct str path = json_str(yyjson_obj_get(yyjson_doc_get_root(model), "path"));
+        size_t i, n;
+        yyjson_val *entry;
+        yyjson_arr_foreach(yyjson_doc_get_root(store), i, n, entry)
+            if (!found && path.n && str_eq(json_str(yyjson_obj_get(entry, "path")), path) && yyjson_is_str(yyjson_obj_get(entry, "sha256")))
+                found = copy(json_str(yyjson_obj_get(entry, "sha256")));
+        json_free(store);
+        json_free(model);
+    }
+    rh_free(list);
+    rh_free(info);
+    return found;
+}
+
 static void on_listening(void *ctx, const char *address)
 {
     (void)ctx;
@@ -152,10 +173,10 @@ static int serve(struct session *s, const struct options *o, const struct keys *
         return rc;
     if (watchdog)
         str_to_u64(str_of(watchdog), &watchdog_us);
-    char *id = o->model_id ? NULL : last_part(o->args[0]);
+    char *id = o->model_id ? NULL : last_part(o->args[0]), *digest = digest_of(s, o);
     struct server_config cfg = {
         .model = s->model, .model_id = o->model_id ? o->model_id : id, .sampling = &sampling, .host = o->host,
-        .aliases = o->alias.items, .alias_count = o->alias.n, .any_model = o->any_model, .verbatim = o->verbatim,
+        .digest = digest, .aliases = o->alias.items, .alias_count = o->alias.n, .any_model = o->any_model, .verbatim = o->verbatim, .undated = o->undated,
         .port = o->given[OPT_PORT] ? (uint16_t)o->port : PORT_DEFAULT, .unix_path = o->unix_path, .tls_cert = o->tls_cert, .tls_key = o->tls_key,
         .keys = keys->list, .key_count = keys->n, .open_bind = o->no_key, .hosts = o->allow_host.items, .host_count = o->allow_host.n,
         .origins = o->allow_origin.items, .origin_count = o->allow_origin.n, .strict = o->strict, .log_requests = o->log_requests,
@@ -165,6 +186,7 @@ static int serve(struct session *s, const struct options *o, const struct keys *
     if (server_run(&cfg, &err))
         rc = session_failed("serve", "%s", err.text);
     mem_free(id);
+    mem_free(digest);
     mem_free(biases);
     return rc;
 }

@@ -187,7 +187,8 @@ static int choose_call(struct rh_request *r, const struct rh_request_options *o,
         return err_set(err, ERR_ARGUMENT, "a call is required: expected a chat with tools, and not no_calls");
     r->call.form = texts_call_form(&r->model->texts, r->output);
     if (!r->call.form)
-        return err_set(err, ERR_UNSUPPORTED, "a call is required, but the output format '%s' has none", output_format_name(r->output));
+        return err_set(err, ERR_UNSUPPORTED, "a call is required, but %s has no tool calls (output format '%s'; another can be named)",
+                       o->output && strcmp(o->output, "auto") ? "what was asked for" : "this model's chat template", output_format_name(r->output));
     int rc = copy_text(r, 5, name, &name, err);
     r->call.name = r->own[5];
     return rc;

@@ -212,6 +212,7 @@ struct entry {
     uint64_t bytes;
     bool complete;
     int64_t modified_s;
+    char sha256[65];         /* of an entry of one file; "" when not known */
 };
 
 /* Bytes of all files below, links not followed; depth bounded. */
@@ -250,6 +251,9 @@ static void read_entry(const char *models, const char *folder, struct entry *e)
         struct str p = json_str(yyjson_obj_get(file, "path"));
         if (i || !hub_path_safe(p))
             continue;
+        struct str sha = json_str(yyjson_obj_get(file, "sha256"));
+        if (n == 1 && sha.n == 64)
+            memcpy(e->sha256, sha.p, 64);
         int len = str_is(p, "config.json") ? snprintf(e->path, sizeof e->path, "%.3000s/files", dir)
                                            : snprintf(e->path, sizeof e->path, "%.3000s/files/%.*s", dir, (int)p.n, p.p);
         e->complete = len > 0 && len < (int)sizeof e->path && file_exists(e->path);
@@ -315,8 +319,13 @@ int hub_store_list(const char *store, struct buf *json, struct err *err)
         buf_json_str(json, str_of(list[i].name));
         buf_z(json, ",\"path\":");
         buf_json_str(json, str_of(list[i].path));
-        buf_printf(json, ",\"bytes\":%llu,\"complete\":%s,\"modified\":%lld}", (unsigned long long)list[i].bytes, list[i].complete ? "true" : "false",
+        buf_printf(json, ",\"bytes\":%llu,\"complete\":%s,\"modified\":%lld", (unsigned long long)list[i].bytes, list[i].complete ? "true" : "false",
                    (long long)list[i].modified_s);
+        if (list[i].sha256[0]) {
+            buf_z(json, ",\"sha256\":");
+            buf_json_str(json, str_of(list[i].sha256));
+        }
+        buf_char(json, '}');
     }
     buf_char(json, ']');
     mem_free(list);

@@ -41,6 +41,8 @@ struct server {
     struct rh_sampling sampling;  /* defaults of requests */
     uint32_t vocab, context;
     char *info_json;              /* what `rhapsode info` says */
+    uint64_t file_bytes;          /* of the model */
+    int64_t file_s;               /* when it was written */
     int64_t started_s;            /* wall clock */
     uint16_t port;
     bool draining;

@@ -20,6 +20,32 @@ static int reply(struct call *c, int status, struct buf *b)
     return 0;
 }
 
+/* For whoever opens the address in a browser. */
+int route_root(struct call *c, struct api_error *e)
+{
+    static const struct {
+        const char *method, *path, *text;
+    } list[] = {
+#define ROOT_ROW(method, path, prefix, who, shape, fn, text) {#method, path, text},
+        ROUTE_LIST(ROOT_ROW)
+#undef ROOT_ROW
+    };
+    struct buf b = {0};
+    (void)e;
+    buf_z(&b, "{\"name\":\"rhapsode\",\"version\":\"" RH_VERSION "\"");
+    if (c->s->cfg->key_count == 0) { /* else it is for those who have one */
+        buf_z(&b, ",\"model\":");
+        buf_json_str(&b, str_of(c->s->cfg->model_id));
+    }
+    buf_z(&b, ",\"document\":\"/openapi.json\",\"endpoints\":{");
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        buf_printf(&b, "%s\"%s %s\":", i ? ",\n" : "\n", list[i].method, list[i].path);
+        buf_json_str(&b, str_of(list[i].text));
+    }
+    buf_z(&b, "}}\n");
+    return reply(c, 200, &b);
+}
+
 int route_models(struct call *c, struct api_error *e)
 {
     struct buf b = {0};

@@ -13,15 +13,20 @@ struct ollama { /* of a generation */
     bool chat;
 };
 
+static void put_time(struct buf *b, const struct timespec *t)
+{
+    struct tm utc;
+    char text[64];
+    gmtime_r(&t->tv_sec, &utc);
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &utc);
+    buf_printf(b, "\"%s.%09ldZ\"", text, t->tv_nsec);
+}
+
 static void put_now(struct buf *b)
 {
     struct timespec t;
-    struct tm utc;
-    char text[64];
     clock_gettime(CLOCK_REALTIME, &t);
-    gmtime_r(&t.tv_sec, &utc);
-    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &utc);
-    buf_printf(b, "\"%s.%09ldZ\"", text, t.tv_nsec);
+    put_time(b, &t);
 }
 
 static void open_line(struct gen *g, struct buf *b)
@@ -370,13 +375,15 @@ static void put_details(const struct server *s, struct buf *b)
     json_free(doc);
 }
 
-static uint64_t file_bytes(const struct server *s)
+/* Size, age and digest of the model's file. */
+static void put_file(const struct server *s, struct buf *b)
 {
-    struct err err = {0};
-    yyjson_doc *doc = s->info_json ? json_parse(str_of(s->info_json), "info", &err) : NULL;
-    uint64_t n = yyjson_get_uint(yyjson_obj_get(yyjson_doc_get_root(doc), "file_bytes"));
-    json_free(doc);
-    return n;
+    struct timespec t = {.tv_sec = (time_t)s->file_s};
+    buf_z(b, "\"modified_at\":");
+    put_time(b, &t);
+    buf_printf(b, ",\"size\":%llu,", (unsigned long long)s->file_bytes);
+    if (s->cfg->digest)
+        buf_printf(b, "\"digest\":\"%s\",", s->cfg->digest);
 }
 
 static int finish(struct call *c, struct buf *b)
@@ -394,9 +401,8 @@ int route_ollama_tags(struct call *c, struct api_error *e)
     buf_json_str(&b, str_of(c->s->cfg->model_id));
     buf_z(&b, ",\"model\":");
     buf_json_str(&b, str_of(c->s->cfg->model_id));
-    buf_z(&b, ",\"modified_at\":");
-    put_now(&b);
-    buf_printf(&b, ",\"size\":%llu,\"digest\":\"\",", (unsigned long long)file_bytes(c->s));
+    buf_char(&b, ',');
+    put_file(c->s, &b);
     put_details(c->s, &b);
     buf_z(&b, "}]}");
     return finish(c, &b);
@@ -406,12 +412,13 @@ int route_ollama_show(struct call *c, struct api_error *e)
 {
     struct buf b = {0};
     (void)e;
+    const char *output = rh_output_format(c->s->model);
+    bool tools = strcmp(output, "none") != 0 && strcmp(output, "think") != 0;
     buf_z(&b, "{\"modelfile\":\"\",\"parameters\":\"\",\"template\":\"\",");
+    put_file(c->s, &b);
     put_details(c->s, &b);
-    buf_printf(&b, ",\"model_info\":{\"general.context_length\":%u,\"rhapsode.info\":%s},\"capabilities\":[\"completion\",\"tools\"],\"modified_at\":",
-               c->s->context, c->s->info_json ? c->s->info_json : "null");
-    put_now(&b);
-    buf_char(&b, '}');
+    buf_printf(&b, ",\"model_info\":{\"general.context_length\":%u,\"rhapsode.info\":%s},\"capabilities\":[\"completion\"%s,\"embedding\"]}",
+               c->s->context, c->s->info_json ? c->s->info_json : "null", tools ? ",\"tools\"" : "");
     return finish(c, &b);
 }
 

@@ -48,7 +48,7 @@ void chat_system_put(struct reader *r, struct buf *out, struct str text)
         buf_json_str(out, text);
         return;
     }
-    volatile_put(&kept, text, &r->p->left_away);
+    volatile_put(&kept, text, r->s->cfg->undated, &r->p->left_away);
     buf_json_str(out, buf_view(&kept));
     if (kept.failed)
         out->failed = kept.failed;

@@ -35,6 +35,21 @@ static void put_cache_header(struct gen *g, struct buf *h)
     buf_z(h, "\r\n");
 }
 
+static void put_left_away(unsigned what, struct buf *h)
+{
+    static const struct {
+        unsigned bit;
+        const char *name;
+    } list[] = {{VOLATILE_BILLING, "billing"}, {VOLATILE_TIME, "time"}, {VOLATILE_DATE, "date"}};
+    const char *comma = "X-Rhapsode-Left-Away: ";
+    for (int i = 0; i < 3; i++)
+        if (what & list[i].bit) {
+            buf_printf(h, "%s%s", comma, list[i].name);
+            comma = ",";
+        }
+    buf_z(h, "\r\n");
+}
+
 static void put_headers(struct gen *g, struct buf *h)
 {
     buf_printf(h, "X-Request-Id: %s\r\n", g->id);
@@ -47,8 +62,7 @@ static void put_headers(struct gen *g, struct buf *h)
     if (g->dropped)
         buf_printf(h, "X-Rhapsode-Truncated: %u\r\n", g->dropped);
     if (g->left_away)
-        buf_printf(h, "X-Rhapsode-Left-Away: %s%s%s\r\n", g->left_away & VOLATILE_BILLING ? "billing" : "",
-                   g->left_away == (VOLATILE_BILLING | VOLATILE_TIME) ? "," : "", g->left_away & VOLATILE_TIME ? "time" : "");
+        put_left_away(g->left_away, h);
     if (g->stream)
         buf_z(h, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
 }

@@ -259,7 +259,7 @@ static const struct route *find(const struct http_request *r, bool *other_method
 static enum api_shape shape_of(const struct http_request *r)
 {
     for (int i = 0; i < ROUTE_COUNT; i++)
-        if (str_starts(r->path, str_of(routes[i].path)))
+        if (routes[i].path[1] && str_starts(r->path, str_of(routes[i].path))) /* all begin with "/" */
             return routes[i].shape;
     return str_starts(r->path, STR("/api/")) ? API_OLLAMA : API_OPENAI;
 }

@@ -33,6 +33,7 @@
     X(POST, "/detokenize", false, USER, OPENAI, route_detokenize, "ids -> text")                                               \
     X(POST, "/apply-template", false, USER, OPENAI, route_apply_template, "messages -> text")                                  \
     X(GET, "/openapi.json", false, OPEN, OPENAI, route_openapi, "this document")                                               \
+    X(GET, "/", false, OPEN, OPENAI, route_root, "what this is, and where what is")                                            \
     X(GET, "/metrics", false, ADMIN, OPENAI, route_metrics, "counters for Prometheus")                                         \
     X(GET, "/stats", false, ADMIN, OPENAI, route_stats, "the same and more as JSON")
 

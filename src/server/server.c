@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -124,7 +125,17 @@ static void take_model(struct server *s)
     if (rh_model_info_json(s->model, 0, &s->info_json, NULL))
         s->info_json = NULL;
     yyjson_doc *doc = s->info_json ? json_parse(str_of(s->info_json), "info", &err) : NULL;
-    s->vocab = (uint32_t)yyjson_get_uint(yyjson_obj_get(yyjson_obj_get(yyjson_doc_get_root(doc), "tokenizer"), "vocab"));
+    yyjson_val *info = yyjson_doc_get_root(doc);
+    const char *path = yyjson_get_str(yyjson_obj_get(info, "path"));
+    struct stat st;
+    s->vocab = (uint32_t)yyjson_get_uint(yyjson_obj_get(yyjson_obj_get(info, "tokenizer"), "vocab"));
+    s->file_bytes = yyjson_get_uint(yyjson_obj_get(info, "file_bytes")); /* of the tensors; one file has more in it */
+    s->file_s = s->started_s;
+    if (path && stat(path, &st) == 0) {
+        s->file_s = (int64_t)st.st_mtime;
+        if (S_ISREG(st.st_mode) && (uint64_t)st.st_size > s->file_bytes)
+            s->file_bytes = (uint64_t)st.st_size;
+    }
     json_free(doc);
     if (s->cfg->sampling)
         s->sampling = *s->cfg->sampling;

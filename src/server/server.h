@@ -23,8 +23,10 @@ struct server_config {
     const char *model_id;          /* the name clients see and ask for */
     const char *const *aliases;    /* further names of it */
     size_t alias_count;
+    const char *digest;            /* SHA-256 of the model's file, 64 hex digits; NULL: not known */
     bool any_model;                /* answer whatever model a request names */
     bool verbatim;                 /* leave nothing out of prompts (volatile.h) */
+    bool undated;                  /* leave dates out, too */
     const struct rh_sampling *sampling; /* where a request says nothing */
     const char *host;              /* "127.0.0.1"; "" = none */
     uint16_t port;                 /* 0: a free one */

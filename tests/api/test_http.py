@@ -175,6 +175,15 @@ def test_origin(server):
     assert status(ask(b"http://127.0.0.1")) == 200 and b"Access-Control" not in ask(b"http://127.0.0.1")
 
 
+def test_the_address_itself_says_what_this_is(server):
+    page = server.json("/")
+    assert page["name"] == "rhapsode" and page["model"] == "small" and "POST /v1/chat/completions" in page["endpoints"]
+    assert status(exchange(server, b"HEAD / HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n")) == 200
+    for path, shape in (("/api/nothing", str), ("/nothing", dict)):
+        reply = exchange(server, b"GET " + path.encode() + b" HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n")
+        assert status(reply) == 404 and isinstance(json.loads(reply.split(b"\r\n\r\n", 1)[1])["error"], shape)
+
+
 def test_slow_heads_and_idle_connections_are_cut(server):
     with connect(server) as slow, connect(server) as idle:
         start = time.monotonic()

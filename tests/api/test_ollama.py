@@ -1,9 +1,13 @@
 """test_ollama.py: Ollama's API as its own client sees it."""
+import hashlib
 import json
+import os
+import subprocess
 import urllib.error
 
 import pytest
 from ollama import Client, ResponseError
+from serving import PROGRAM, Server
 
 MESSAGES = [{"role": "user", "content": "Name three colours of the sea."}]
 OPTIONS = {"temperature": 0, "num_predict": 16}
@@ -38,6 +42,19 @@ def test_lists(client):
     assert [m.model for m in client.list().models] == ["small"]
     assert client.show("small").details.family == "llama"
     assert client.ps().models[0].model == "small"
+
+
+def test_the_files_size_and_digest(client, model, tmp_path):
+    """As the store's record has it; a file that was never in the store has no digest here, and none is made up."""
+    plain = client.list().models[0]
+    assert plain.size == os.path.getsize(model) and not plain.digest
+    digest = hashlib.sha256(open(model, "rb").read()).hexdigest()
+    subprocess.run([PROGRAM, "add", "kept", model, "--store", tmp_path], check=True, env={**os.environ, "XDG_CONFIG_HOME": "/nonexistent"})
+    s = Server("kept", "--store", tmp_path)
+    kept = Client(host=s.url).list().models[0]
+    assert kept.digest == digest and kept.size == plain.size
+    assert s.json("/api/show", {"model": "kept"})["digest"] == digest
+    s.stop()
 
 
 def test_errors(client, server):

@@ -150,7 +150,13 @@ def test_bad_choices_are_named(server, choice, param):
 def test_a_call_needs_tools_and_a_format(server):
     assert refused(server, "/v1/chat/completions", {"messages": MESSAGES, "tool_choice": "required"})[1]["param"] == "/tool_choice"
     status, error = refused(server, "/v1/chat/completions", {"messages": MESSAGES, "tools": TOOLS, "tool_choice": "required", "output": "think"})
-    assert status == 400 and "think" in error["message"]
+    assert status == 400 and "think" in error["message"] and error["param"] == "/tool_choice"
+    s = Server(os.path.join(GOLDEN, "llama"), "--chat-template", os.path.join(os.path.dirname(__file__), "..", "data", "plain_template.jinja"))
+    status, error = refused(s, "/v1/chat/completions", {"messages": MESSAGES, "tools": TOOLS, "tool_choice": "required"})
+    assert status == 400 and error["param"] == "/tool_choice" and "chat template has no tool calls" in error["message"]
+    status, error = refused(s, "/v1/completions", {"prompt": ["a", ""]})
+    assert status == 400 and error["param"] == "/prompt/1" and "at least one token" in error["message"]
+    s.stop()
 
 
 # ---- log-probabilities of prompts ----
@@ -259,6 +265,15 @@ def test_volatile_parts_do_not_lose_the_prefix(server):
         assert got[1][0] > 30 and got[1][1]["X-Rhapsode-Left-Away"] == "billing,time", path
         assert got[1][1]["X-Rhapsode-Cache"].startswith("hit=")
         assert post(server, path, body("Be brief. It is 03:04."))[1]["X-Rhapsode-Left-Away"] is None
+
+
+def test_a_new_day_loses_nothing_when_dates_go():
+    s = Server(os.path.join(GOLDEN, "llama"), "--undated")
+    render = lambda day: s.json("/apply-template", {"messages": [{"role": "system", "content": f"Today's date: {day}\nBe kind."}, *MESSAGES]})["prompt"]
+    assert render("2026-11-30") == render("Tuesday, December 1, 2026")
+    _, headers = post(s, "/v1/chat/completions", {"messages": [{"role": "system", "content": "Today's date: 2026-11-30"}, *MESSAGES], "max_tokens": 1})
+    assert headers["X-Rhapsode-Left-Away"] == "date"
+    s.stop()
 
 
 def test_verbatim():
