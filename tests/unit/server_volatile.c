@@ -22,6 +22,18 @@ static void check(const char *text, bool undated, const char *want, unsigned wha
 static void times_and_billing_go(void **state)
 {
     (void)state;
+    check("You are helpful.\nBe brief.\n", false, "You are helpful.\nBe brief.\n", 0);
+    check("", false, "", 0);
+    check("x-anthropic-billing-header: cc_version=2.1.0; cch=00000;\nYou are", false, "You are", VOLATILE_BILLING);
+    check("x-anthropic-billing-header: cc_version=2.1.0; cch=00000;", false, "", VOLATILE_BILLING);
+    check("You\nx-anthropic-billing-header: a", false, "You\nx-anthropic-billing-header: a", 0);
+    check("<env>\nToday's date: 2026-11-30\n</env>", false, "<env>\nToday's date: 2026-11-30\n</env>", 0);
+    check("The current date is 2026-11-30 14:05:09.\nGo", false, "The current date is 2026-11-30 .\nGo", VOLATILE_TIME);
+    check("# Current Time\n- Current time: 2026-11-30T03:04:05.123Z", false, "# Current Time\n- Current time: 2026-11-30", VOLATILE_TIME);
+    check("Current date and time: 11/30/2026, 3:05 PM (UTC+01:00)", false, "Current date and time: 11/30/2026,  (UTC+01:00)", VOLATILE_TIME);
+    check("Current time: 03:04:05+02:00", false, "Current time: ", VOLATILE_TIME);
+    check("Meet at 14:05:09 on 1:2:3", false, "Meet at 14:05:09 on 1:2:3", 0);
+    check("Current time: 123:45 1:234 a:12", false, "Current time: 123:45 1:234 a:12", 0);
     check("x-anthropic-billing-header: a=1;\nYou help.", false, "You help.", VOLATILE_BILLING);
     check("Today's date: 2026-11-30T03:04:05Z.", false, "Today's date: 2026-11-30.", VOLATILE_TIME);
     check("The current date is 2026-11-30.", false, "The current date is 2026-11-30.", 0);
