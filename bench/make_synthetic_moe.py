@@ -3,18 +3,16 @@
 
     make_synthetic_moe.py OUT.gguf [--layers 30] [--seed 1]
 
-Weights are drawn as in make_synthetic.py.  The types are those of a Q4_K_M file: Q4_K; Q6_K for attn_v, ffn_down and ffn_down_exps of half of
+Weights are drawn as synthetic.py says.  The types are those of a Q4_K_M file: Q4_K; Q6_K for attn_v, ffn_down and ffn_down_exps of half of
 the layers and for the embedding, which is also the head; where rows are no multiple of 256, Q5_0 instead of Q4_K and Q8_0 instead of
 Q6_K.  128 experts, 8 a row; a router's weights are random, so all experts are taken about equally often.
 """
 
-import argparse
-
 import numpy as np
 from gguf import GGMLQuantizationType as T
-from gguf import GGUFWriter, LlamaFileType
+from gguf import LlamaFileType
 
-from make_synthetic import more_bits, put_tensors, vocabulary
+from synthetic import arguments, begin, more_bits, put_tensors, put_vocabulary
 
 LAYERS, HIDDEN, FFN, HEADS = 30, 2816, 2112, 16
 EXPERTS, USED, EXPERT_FFN = 128, 8, 704
@@ -62,11 +60,7 @@ def tensors(layers):
 
 
 def write(path, layers, seed):
-    w = GGUFWriter(path, "gemma4")
-    w.add_type("model")
-    w.add_name("synthetic 26B-A4B shape")
-    w.add_file_type(LlamaFileType.MOSTLY_Q4_K_M)
-    w.add_quantization_version(2)
+    w = begin(path, "gemma4", "synthetic 26B-A4B shape", LlamaFileType.MOSTLY_Q4_K_M)
     w.add_block_count(layers)
     w.add_context_length(CONTEXT)
     w.add_embedding_length(HIDDEN)
@@ -90,27 +84,14 @@ def write(path, layers, seed):
     w.add_sliding_window_pattern([slides(i) for i in range(layers)])
     w.add_shared_kv_layers(0)
     w.add_embedding_length_per_layer_input(0)
-    tokens, types, merges = vocabulary(PLAIN, VOCAB, {BOS: "<bos>", EOS: "<eos>"})
-    w.add_tokenizer_model("gpt2")
-    w.add_tokenizer_pre("llama-bpe")
-    w.add_token_list(tokens)
-    w.add_token_types(types)
-    w.add_token_merges(merges)
-    w.add_bos_token_id(BOS)
-    w.add_eos_token_id(EOS)
+    put_vocabulary(w, PLAIN, VOCAB, {BOS: "<bos>", EOS: "<eos>"}, BOS, EOS)
     turned = FULL_HEAD // 8
     freqs = np.array([1.0] * turned + [1e30] * (FULL_HEAD // 2 - turned), np.float32)
     put_tensors(w, list(tensors(layers)), seed, {"rope_freqs.weight": freqs})
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out")
-    parser.add_argument("--layers", type=int, default=LAYERS)
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
-    if args.layers < 1:
-        parser.error("--layers: at least 1")
+    args = arguments(__doc__, LAYERS)
     write(args.out, args.layers, args.seed)
 
 

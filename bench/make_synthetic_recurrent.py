@@ -3,17 +3,15 @@
 
     make_synthetic_recurrent.py qwen3_5|qwen3_next|nemotron_h|lfm2 OUT.gguf [--layers 8] [--type Q4_K|Q8_0] [--seed 1]
 
-Weights are drawn as in make_synthetic.py, all of one type; vectors, convolutions, routers and gates are F32.  What `bench_guess` measures on it:
+Weights are drawn as synthetic.py says, all of one type; vectors, convolutions, routers and gates are F32.  What `bench_guess` measures on it:
 a span of several rows beside a span of one.
 """
 
-import argparse
-
 import numpy as np
 from gguf import GGMLQuantizationType as T
-from gguf import GGUFWriter, LlamaFileType
+from gguf import LlamaFileType
 
-from make_synthetic import put_tensors, vocabulary
+from synthetic import arguments, begin, put_tensors, put_vocabulary
 
 HIDDEN, VOCAB, PLAIN = 2048, 32768, 32512
 BOS, EOS = 32512, 32513
@@ -154,36 +152,22 @@ def put_state(w, name):
 
 
 def write(name, path, layers, kind, seed):
-    w = GGUFWriter(path, ARCH[name])
-    w.add_type("model")
-    w.add_name(f"synthetic {name} shape")
-    w.add_file_type(LlamaFileType.MOSTLY_Q4_K_M if kind == "Q4_K" else LlamaFileType.MOSTLY_Q8_0)
-    w.add_quantization_version(2)
+    w = begin(path, ARCH[name], f"synthetic {name} shape", LlamaFileType.MOSTLY_Q4_K_M if kind == "Q4_K" else LlamaFileType.MOSTLY_Q8_0)
     put_sizes(w, name, layers)
     put_state(w, name)
-    tokens, types, merges = vocabulary(PLAIN, VOCAB, {BOS: "<bos>", EOS: "<eos>"})
-    w.add_tokenizer_model("gpt2")
-    w.add_tokenizer_pre("llama-bpe")
-    w.add_token_list(tokens)
-    w.add_token_types(types)
-    w.add_token_merges(merges)
-    w.add_bos_token_id(BOS)
-    w.add_eos_token_id(EOS)
+    put_vocabulary(w, PLAIN, VOCAB, {BOS: "<bos>", EOS: "<eos>"}, BOS, EOS)
     listed = list(tensors(name, layers, T[kind]))
     rates = {n: -np.linspace(0.1, 2.0, int(np.prod(s))).astype(np.float32).reshape(s) for n, s, _ in listed if n.endswith("ssm_a")}
     put_tensors(w, listed, seed, rates)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def more(parser):
     parser.add_argument("name", choices=PATTERN)
-    parser.add_argument("out")
-    parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--type", choices=("Q4_K", "Q8_0"), default="Q4_K")
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
-    if args.layers < 1:
-        parser.error("--layers: at least 1")
+
+
+def main():
+    args = arguments(__doc__, 8, more)
     write(args.name, args.out, args.layers, args.type, args.seed)
 
 
