@@ -239,10 +239,10 @@ def test_run_of_a_model_without_template(tmp_path):
 class Terminal:
     """The program on a terminal of its own."""
 
-    def __init__(self, home, *args):
+    def __init__(self, home, *args, model=LLAMA):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.execve(PROGRAM, [PROGRAM, "run", LLAMA, "--max-tokens", "4", "--ignore-eos", *args],
+            os.execve(PROGRAM, [PROGRAM, "run", model, "--ignore-eos", *(args or ("--max-tokens", "4"))],
                       {"HOME": str(home), "TERM": "xterm", "PATH": os.environ["PATH"], "LANG": "C.UTF-8"})
         self.text, self.status = b"", None
 
@@ -281,6 +281,7 @@ class Terminal:
 
     def __enter__(self):
         self.until(b"> ")
+        time.sleep(0.5)  # a key typed before the terminal is in the editor's mode is the terminal's
         return self
 
     def __exit__(self, *_):
@@ -288,6 +289,32 @@ class Terminal:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
         os.close(self.fd)
+
+
+def test_ctrl_c_stops_the_answer_and_keeps_it(tmp_path):
+    saved = tmp_path / "s.json"
+    model = os.path.join(os.environ["MODELS"], "smollm2-135m-instruct-q4_1.gguf")
+    with Terminal(tmp_path, "--max-tokens", "4000", "--device", "ref", "--temp", "0", "--verbose", model=model) as t:
+        t.type("Tell a very long story.\r")
+        t.until(b"story.\r\n")
+        t.until(b" ", 60)  # words of it
+        t.type("\x03")
+        t.until(b"| cancelled |")
+        t.until(b"> ")
+        t.type("half a li\x03")  # at the prompt it clears the line
+        t.until(b"> ")
+        t.type(f"/save {saved}\r")
+        t.until(b"2 messages saved")
+        user, kept = json.loads(saved.read_text())
+        assert user["content"] == "Tell a very long story." and 0 < len(kept["content"]) < 4000
+        t.type("\x1b[A\x1b[A\r")  # the line before /save, from the history
+        t.until(b"Tell a very long story.")
+        t.until(b" ", 60)
+        t.type("\x03")
+        t.until(b"| cancelled |")
+        t.type("\x04")
+        assert t.ended() == 0
+    assert b"Tell\\040a\\040very" in (tmp_path / ".local/share/rhapsode/history").read_bytes()
 
 
 @pytest.mark.parametrize("leave", ["/bye\r", "/exit\r", "/quit\r", "\x04"])
@@ -487,6 +514,7 @@ def test_info():
     assert sum(t["tensors"] for t in out["types"]) > 0 and sum(t["bytes"] for t in out["types"]) == out["tensor_bytes"]
     assert out["file_bytes"] == os.path.getsize(os.path.join(LLAMA, "model.safetensors"))
     assert {row["component"] for row in out["memory"]} >= {"weights", "state", "step buffers"}
+    assert out["state"]["budget_bytes"] >= out["state"]["context_bytes"] > 0
     assert out["machine"]["runs"] is True and out["identity"].startswith("model=")
     half = run_json("info", LLAMA, "--context", 512)
     assert half["state"]["context_bytes"] <= out["state"]["context_bytes"]

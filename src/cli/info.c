@@ -8,7 +8,7 @@ enum { NAME_COLUMNS = 28, COLUMNS_MAX = 16, CELL_MAX = 96 };
 
 static bool is_bytes(const char *key)
 {
-    return str_ends(str_of(key), STR("_bytes")) || !strcmp(key, "bytes") || !strcmp(key, "planned") || !strcmp(key, "live");
+    return strstr(key, "bytes") || !strcmp(key, "planned") || !strcmp(key, "live");
 }
 
 /* A scalar as people read it: bytes in their unit, whole numbers whole. */

@@ -164,6 +164,17 @@ static void put_cache(struct buf *b, const struct rh_model *m)
     buf_z(b, "}}");
 }
 
+/* What is, or would be once the weights are loaded. */
+static uint64_t budget_of(const struct rh_model *m, const struct kv_config *kv)
+{
+    struct plan_space space;
+    if (m->engine)
+        return m->state_budget;
+    host_space(m->host, &space);
+    uint64_t first = model_info(m->model)->weight_bytes + model_info(m->model)->step_bytes;
+    return plan_state_budget(kv, m->host->state_bytes, space.available_bytes > first ? space.available_bytes - first : 0);
+}
+
 static void put_state(struct buf *b, const struct rh_model *m, const struct kv_config *kv, uint32_t context)
 {
     buf_z(b, ",\"state\":{\"format\":\"");
@@ -171,7 +182,7 @@ static void put_state(struct buf *b, const struct rh_model *m, const struct kv_c
     buf_printf(b, "\",\"kv_start\":%u,\"bytes_per_position\":%.9g,", kv->start, bits_per_position(kv) / 8);
     put_u64(b, "context", context), buf_char(b, ',');
     put_u64(b, "context_bytes", kv_plan_bytes(kv, context)), buf_char(b, ',');
-    put_u64(b, "budget_bytes", m->state_budget);
+    put_u64(b, "budget_bytes", budget_of(m, kv));
     if (m->engine)
         put_cache(b, m);
     buf_char(b, '}');

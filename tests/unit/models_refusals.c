@@ -10,7 +10,10 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#define LATENT(type, more) {.config = "{\"model_type\": \"" type "\", \"num_key_value_heads\": 4, \"qk_rope_head_dim\": 32, " more MK_BASE "}"}
+/* A model_type and fields of config.json before those that all have. */
+#define CONFIG(type, fields) {.config = "{\"model_type\": \"" type "\", " fields MK_BASE "}"}
+#define CONFIG_AND(type, fields, ...) {.config = "{\"model_type\": \"" type "\", " fields MK_BASE "}", __VA_ARGS__}
+#define LATENT(type, fields) CONFIG(type, "\"num_key_value_heads\": 4, \"qk_rope_head_dim\": 32, " fields)
 
 struct refusal {
     const char *what;
@@ -50,30 +53,19 @@ static void test_latent_and_experts(void **state)
         {"rope over half of its part", LATENT("deepseek_v3", "\"partial_rotary_factor\": 0.5, "), ERR_UNSUPPORTED, "rope over 16 elements of the 32"},
         {"biases of latent attention", LATENT("deepseek_v3", "\"attention_bias\": true, "), ERR_UNSUPPORTED, "biases of q, k and v"},
         {"an unknown field of latent attention", LATENT("deepseek_v3", "\"index_topk\": 2048, "), ERR_UNSUPPORTED, "index_topk"},
-        {"fewer keys than heads", {.config = "{\"model_type\": \"deepseek_v3\", \"qk_rope_head_dim\": 32, " MK_BASE "}"}, ERR_UNSUPPORTED,
-         "num_key_value_heads 2"},
-        {"experts",
-         {.config = "{\"model_type\": \"qwen3\", \"num_experts\": 8, " MK_BASE "}", .flags = MK_QK_NORM},
-         ERR_UNSUPPORTED,
-         "num_experts"},
-        {"a layer nemotron_h does not have", {.config = "{\"model_type\": \"nemotron_h\", \"hybrid_override_pattern\": \"MX*\", " MK_BASE "}"},
-         ERR_UNSUPPORTED, "'X'"},
-        {"more experts a row of nemotron_h than there are",
-         {.config = "{\"model_type\": \"nemotron_h\", \"hybrid_override_pattern\": \"ME*\", \"num_experts_per_tok\": 9, " MK_BASE "}"},
+        {"fewer keys than heads", CONFIG("deepseek_v3", "\"qk_rope_head_dim\": 32, "), ERR_UNSUPPORTED, "num_key_value_heads 2"},
+        {"experts", CONFIG_AND("qwen3", "\"num_experts\": 8, ", .flags = MK_QK_NORM), ERR_UNSUPPORTED, "num_experts"},
+        {"a layer nemotron_h does not have", CONFIG("nemotron_h", "\"hybrid_override_pattern\": \"MX*\", "), ERR_UNSUPPORTED, "'X'"},
+        {"more experts a row of nemotron_h than there are", CONFIG("nemotron_h", "\"hybrid_override_pattern\": \"ME*\", \"num_experts_per_tok\": 9, "),
          ERR_UNSUPPORTED, "9 of 8 experts"},
-        {"experts of gemma4 that are none", {.config = "{\"model_type\": \"gemma4_text\", \"enable_moe_block\": true, " MK_BASE "}"},
-         ERR_FORMAT, "enable_moe_block"},
-        {"another gate of gpt_oss", {.config = "{\"model_type\": \"gpt_oss\", \"swiglu_limit\": 5.0, " MK_BASE "}"}, ERR_UNSUPPORTED,
-         "swiglu_limit"},
-        {"more experts a row than there are",
-         {.config = "{\"model_type\": \"qwen3_moe\", \"num_experts\": 4, \"num_experts_per_tok\": 8, " MK_BASE "}"}, ERR_UNSUPPORTED,
-         "8 of 4 experts"},
-        {"heads of qwen3_moe without norms", {.config = "{\"model_type\": \"qwen3_moe\", \"use_qk_norm\": false, " MK_BASE "}"},
-         ERR_UNSUPPORTED, "use_qk_norm false"},
-        {"a shared expert of qwen3_moe", {.config = "{\"model_type\": \"qwen3_moe\", \"shared_expert_intermediate_size\": 64, " MK_BASE "}"},
+        {"experts of gemma4 that are none", CONFIG("gemma4_text", "\"enable_moe_block\": true, "), ERR_FORMAT, "enable_moe_block"},
+        {"another gate of gpt_oss", CONFIG("gpt_oss", "\"swiglu_limit\": 5.0, "), ERR_UNSUPPORTED, "swiglu_limit"},
+        {"more experts a row than there are", CONFIG("qwen3_moe", "\"num_experts\": 4, \"num_experts_per_tok\": 8, "),
+         ERR_UNSUPPORTED, "8 of 4 experts"},
+        {"heads of qwen3_moe without norms", CONFIG("qwen3_moe", "\"use_qk_norm\": false, "), ERR_UNSUPPORTED, "use_qk_norm false"},
+        {"a shared expert of qwen3_moe", CONFIG("qwen3_moe", "\"shared_expert_intermediate_size\": 64, "),
          ERR_UNSUPPORTED, "shared_expert_intermediate_size 64"},
-        {"a routing of another kind",
-         {.config = "{\"model_type\": \"qwen3_moe\", \"scoring_func\": \"sigmoid\", " MK_BASE "}"}, ERR_UNSUPPORTED, "scoring_func"},
+        {"a routing of another kind", CONFIG("qwen3_moe", "\"scoring_func\": \"sigmoid\", "), ERR_UNSUPPORTED, "scoring_func"},
     };
     refuse_all(cases, sizeof cases / sizeof cases[0]);
 }
@@ -83,32 +75,17 @@ static void test_parts_of_layers(void **state)
 {
     (void)state;
     static const struct refusal cases[] = {
-        {"a bias of the convolution that is not there",
-         {.config = "{\"model_type\": \"lfm2\", \"conv_bias\": true, " MK_BASE "}"},
-         ERR_FORMAT,
-         "is missing"},
-        {"an MLP before all else", {.config = "{\"model_type\": \"nemotron_h\", \"hybrid_override_pattern\": \"-M*\", " MK_BASE "}"},
-         ERR_UNSUPPORTED, "first layer"},
-        {"another activation of nemotron_h",
-         {.config = "{\"model_type\": \"nemotron_h\", \"hybrid_override_pattern\": \"M-*\", \"mlp_hidden_act\": \"silu\", " MK_BASE "}"},
+        {"a bias of the convolution that is not there", CONFIG("lfm2", "\"conv_bias\": true, "), ERR_FORMAT, "is missing"},
+        {"an MLP before all else", CONFIG("nemotron_h", "\"hybrid_override_pattern\": \"-M*\", "), ERR_UNSUPPORTED, "first layer"},
+        {"another activation of nemotron_h", CONFIG("nemotron_h", "\"hybrid_override_pattern\": \"M-*\", \"mlp_hidden_act\": \"silu\", "),
          ERR_UNSUPPORTED, "relu2"},
-        {"two streams", {.config = "{\"model_type\": \"gemma3n_text\", \"num_kv_shared_layers\": 0, \"altup_num_inputs\": 2, " MK_BASE "}"},
-         ERR_UNSUPPORTED, "2 streams"},
-        {"a share of all gates",
-         {.config = "{\"model_type\": \"gemma3n_text\", \"activation_sparsity_pattern\": [0, 1.0, 0], " MK_BASE "}"}, ERR_FORMAT,
-         "layer 1"},
-        {"heads of apertus without norms", {.config = "{\"model_type\": \"apertus\", \"qk_norm\": false, " MK_BASE "}"}, ERR_UNSUPPORTED,
-         "qk_norm false"},
-        {"layers of phi3 that slide in turn", {.config = "{\"model_type\": \"phi3\", \"full_attn_mod\": 2, " MK_BASE "}"}, ERR_UNSUPPORTED,
-         "full_attn_mod 2"},
-        {"another activation than apertus has", {.config = "{\"model_type\": \"apertus\", \"hidden_act\": \"silu\", " MK_BASE "}"},
-         ERR_UNSUPPORTED, "silu"},
-        {"blocks of cohere2 in turn", {.config = "{\"model_type\": \"cohere2\", \"use_parallel_block\": false, " MK_BASE "}"},
-         ERR_UNSUPPORTED, "use_parallel_block"},
-        {"value heads that do not divide",
-         {.config = "{\"model_type\": \"qwen3_5_text\", \"linear_num_value_heads\": 24, " MK_BASE "}"},
-         ERR_UNSUPPORTED,
-         "24 value heads"},
+        {"two streams", CONFIG("gemma3n_text", "\"num_kv_shared_layers\": 0, \"altup_num_inputs\": 2, "), ERR_UNSUPPORTED, "2 streams"},
+        {"a share of all gates", CONFIG("gemma3n_text", "\"activation_sparsity_pattern\": [0, 1.0, 0], "), ERR_FORMAT, "layer 1"},
+        {"heads of apertus without norms", CONFIG("apertus", "\"qk_norm\": false, "), ERR_UNSUPPORTED, "qk_norm false"},
+        {"layers of phi3 that slide in turn", CONFIG("phi3", "\"full_attn_mod\": 2, "), ERR_UNSUPPORTED, "full_attn_mod 2"},
+        {"another activation than apertus has", CONFIG("apertus", "\"hidden_act\": \"silu\", "), ERR_UNSUPPORTED, "silu"},
+        {"blocks of cohere2 in turn", CONFIG("cohere2", "\"use_parallel_block\": false, "), ERR_UNSUPPORTED, "use_parallel_block"},
+        {"value heads that do not divide", CONFIG("qwen3_5_text", "\"linear_num_value_heads\": 24, "), ERR_UNSUPPORTED, "24 value heads"},
     };
     refuse_all(cases, sizeof cases / sizeof cases[0]);
 }
@@ -118,41 +95,23 @@ static void test_layers(void **state)
 {
     (void)state;
     static const struct refusal cases[] = {
-        {"another architecture", {.config = "{\"model_type\": \"mixtral\", " MK_BASE "}"}, ERR_UNSUPPORTED, "mixtral"},
-        {"a model that reads pictures around one that is not known",
-         {.config = "{\"model_type\": \"mistral3\", \"text_config\": {\"model_type\": \"ministral3\", " MK_BASE "}}"}, ERR_UNSUPPORTED,
-         "ministral3"},
+        {"another architecture", CONFIG("mixtral", ""), ERR_UNSUPPORTED, "mixtral"},
+        {"a model that reads pictures around one that is not known", {.config = "{\"model_type\": \"mistral3\", \"text_config\": {\"model_type\": \"ministral3\", " MK_BASE "}}"},
+         ERR_UNSUPPORTED, "ministral3"},
         {"a model around another one", {.config = "{\"model_type\": \"gemma3\", \"text_config\": {\"model_type\": \"mistral\", " MK_BASE "}}"},
          ERR_UNSUPPORTED, "gemma3"},
         {"an unknown field", MK_LLAMA("\"clip_qkv\": 8.0, "), ERR_UNSUPPORTED, "clip_qkv"},
-        {"a layer of another kind",
-         {.config = "{\"model_type\": \"qwen3\", \"layer_types\": [\"conv\", \"conv\", \"conv\"], " MK_BASE "}"},
-         ERR_UNSUPPORTED,
-         "'conv'"},
+        {"a layer of another kind", CONFIG("qwen3", "\"layer_types\": [\"conv\", \"conv\", \"conv\"], "), ERR_UNSUPPORTED, "'conv'"},
         {"a size that is none", MK_LLAMA("\"rope_theta\": Infinity, "), ERR_FORMAT, "rope_theta"},
         {"an unknown activation", MK_LLAMA("\"hidden_act\": \"relu2\", "), ERR_UNSUPPORTED, "relu2"},
-        {"an unknown field of a layer",
-         {.config = "{\"model_type\": \"gemma4_text\", \"per_layer_config\": {\"1\": {\"rope_theta\": 3}}, " MK_BASE "}"},
-         ERR_UNSUPPORTED, "rope_theta"},
-        {"a layer that is not there",
-         {.config = "{\"model_type\": \"gemma4_text\", \"per_layer_config\": {\"3\": {\"head_dim\": 64}}, " MK_BASE "}"}, ERR_FORMAT,
-         "'3'"},
-        {"keys and values of nobody", {.config = "{\"model_type\": \"gemma4_text\", \"num_kv_shared_layers\": 3, " MK_BASE "}"}, ERR_FORMAT,
-         "3 of 3 layers"},
-        {"keys and values of another kind",
-         {.config = "{\"model_type\": \"gemma4_text\", \"num_kv_shared_layers\": 1, \"layer_types\": [\"sliding_attention\", "
-                    "\"sliding_attention\", \"full_attention\"], " MK_BASE "}"},
+        {"an unknown field of a layer", CONFIG("gemma4_text", "\"per_layer_config\": {\"1\": {\"rope_theta\": 3}}, "), ERR_UNSUPPORTED, "rope_theta"},
+        {"a layer that is not there", CONFIG("gemma4_text", "\"per_layer_config\": {\"3\": {\"head_dim\": 64}}, "), ERR_FORMAT, "'3'"},
+        {"keys and values of nobody", CONFIG("gemma4_text", "\"num_kv_shared_layers\": 3, "), ERR_FORMAT, "3 of 3 layers"},
+        {"keys and values of another kind", CONFIG("gemma4_text", "\"num_kv_shared_layers\": 1, \"layer_types\": [\"sliding_attention\", \"sliding_attention\", \"full_attention\"], "),
          ERR_FORMAT, "there is none"},
-        {"biases nobody has",
-         {.config = "{\"model_type\": \"mistral\", \"attention_bias\": true, " MK_BASE "}"},
-         ERR_UNSUPPORTED,
-         "bias"},
-        {"another layer type",
-         {.config = "{\"model_type\": \"qwen3\", \"layer_types\": [\"full_attention\", \"linear_attention\", "
-                    "\"full_attention\"], " MK_BASE "}",
-          .flags = MK_QK_NORM},
-         ERR_UNSUPPORTED,
-         "linear_attention"},
+        {"biases nobody has", CONFIG("mistral", "\"attention_bias\": true, "), ERR_UNSUPPORTED, "bias"},
+        {"another layer type", CONFIG_AND("qwen3", "\"layer_types\": [\"full_attention\", \"linear_attention\", \"full_attention\"], ", .flags = MK_QK_NORM),
+         ERR_UNSUPPORTED, "linear_attention"},
     };
     refuse_all(cases, sizeof cases / sizeof cases[0]);
 }
@@ -162,8 +121,7 @@ static void test_rope(void **state)
 {
     (void)state;
     static const struct refusal cases[] = {
-        {"rope over a part of cohere2's heads", {.config = "{\"model_type\": \"cohere2\", \"rotary_pct\": 0.5, " MK_BASE "}"},
-         ERR_UNSUPPORTED, "rotary_pct"},
+        {"rope over a part of cohere2's heads", CONFIG("cohere2", "\"rotary_pct\": 0.5, "), ERR_UNSUPPORTED, "rotary_pct"},
         {"dynamic NTK", MK_LLAMA("\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}, "), ERR_UNSUPPORTED, "dynamic"},
         {"another rope", MK_LLAMA("\"rope_scaling\": {\"rope_type\": \"axial\"}, "), ERR_UNSUPPORTED, "axial"},
         {"an unknown rope field", MK_LLAMA("\"rope_parameters\": {\"rope_type\": \"default\", \"mrope_section\": [1, 2]}, "),
@@ -181,26 +139,13 @@ static void test_tensors(void **state)
         {"a negative size", {.config = "{\"model_type\": \"llama\", \"hidden_size\": -64}"}, ERR_FORMAT, "hidden_size"},
         {"no sizes", {.config = "{\"model_type\": \"llama\"}"}, ERR_FORMAT, "layers"},
         {"too many layers", {.config = "{\"model_type\": \"llama\", \"num_hidden_layers\": 100000}"}, ERR_FORMAT, "layers"},
-        {"a missing tensor",
-         {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .drop = "model.layers.1.mlp.up_proj.weight"},
-         ERR_FORMAT,
-         "model.layers.1.mlp.up_proj.weight"},
-        {"a missing norm",
-         {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .drop = "model.layers.2.input_layernorm.weight"},
-         ERR_FORMAT,
-         "model.layers.2.input_layernorm.weight"},
-        {"a tensor too many",
-         {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .extra = "model.layers.0.self_attn.sinks"},
-         ERR_UNSUPPORTED,
-         "self_attn.sinks"},
-        {"a wrong shape",
-         {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .reshape = "model.layers.0.self_attn.k_proj.weight"},
-         ERR_FORMAT,
-         "expected shape [64, 64], file has [65, 64]"},
-        {"biases the config denies",
-         {.config = "{\"model_type\": \"llama\", " MK_BASE "}", .flags = MK_QKV_BIAS},
-         ERR_UNSUPPORTED,
-         "q_proj.bias"},
+        {"a missing tensor", CONFIG_AND("llama", "", .drop = "model.layers.1.mlp.up_proj.weight"), ERR_FORMAT, "model.layers.1.mlp.up_proj.weight"},
+        {"a missing norm", CONFIG_AND("llama", "", .drop = "model.layers.2.input_layernorm.weight"),
+         ERR_FORMAT, "model.layers.2.input_layernorm.weight"},
+        {"a tensor too many", CONFIG_AND("llama", "", .extra = "model.layers.0.self_attn.sinks"), ERR_UNSUPPORTED, "self_attn.sinks"},
+        {"a wrong shape", CONFIG_AND("llama", "", .reshape = "model.layers.0.self_attn.k_proj.weight"),
+         ERR_FORMAT, "expected shape [64, 64], file has [65, 64]"},
+        {"biases the config denies", CONFIG_AND("llama", "", .flags = MK_QKV_BIAS), ERR_UNSUPPORTED, "q_proj.bias"},
     };
     refuse_all(cases, sizeof cases / sizeof cases[0]);
 }
