@@ -40,6 +40,10 @@ static void on_progress(void *ctx, const struct rh_pull_progress *p)
     human(done, (double)p->done_bytes);
     human(total, (double)p->total_bytes);
     human(rate, p->bytes_per_s);
+    if (!p->file) {
+        fprintf(stderr, tty ? "\r\033[Kdone, %s" : "done, %s\n", total);
+        return;
+    }
     if (p->bytes_per_s > 0) {
         long s = (long)((double)(p->total_bytes - p->done_bytes) / p->bytes_per_s);
         if (s >= 3600)
@@ -50,7 +54,7 @@ static void on_progress(void *ctx, const struct rh_pull_progress *p)
     for (int i = 0; i < 30; i++)
         bar[i] = i < (int)(part * 30) ? '#' : '.';
     bar[30] = 0;
-    fprintf(stderr, tty ? "\r\033[K%s [%s] %3.0f%% %s of %s  %s/s  %s" : "%s [%s] %3.0f%% %s of %s  %s/s  %s\n", p->file ? p->file : "done", bar, part * 100,
+    fprintf(stderr, tty ? "\r\033[K%s [%s] %3.0f%% %s of %s  %s/s  %s" : "%s [%s] %3.0f%% %s of %s  %s/s  %s\n", p->file, bar, part * 100,
             done, total, rate, left);
 }
 

@@ -251,7 +251,7 @@ static int run(struct fetch *f, struct err *err)
         if (rc)
             break;
         if (f->in->opt->cancelled && *f->in->opt->cancelled)
-            rc = err_set(err, ERR_CANCELLED, "pull cancelled; what was fetched is kept and the next pull goes on from it");
+            rc = err_set(err, ERR_CANCELLED, f->got ? "cancelled; what was fetched is kept, and the next pull goes on from it" : "cancelled");
         else if (hub_curl.multi_perform(f->multi, &running) != CURLM_OK || hub_curl.multi_poll(f->multi, NULL, 0, 100, NULL) != CURLM_OK)
             rc = err_set(err, ERR_NET, "%s: transfer loop failed", f->url);
         else

@@ -152,7 +152,7 @@ int hub_http_get(const struct hub_pull_options *opt, const char *url, bool head,
     if (out->body.failed)
         code = buf_check(&out->body, url, err);
     else if (rc == CURLE_ABORTED_BY_CALLBACK)
-        code = err_set(err, ERR_CANCELLED, "pull cancelled");
+        code = err_set(err, ERR_CANCELLED, "cancelled");
     else if (rc != CURLE_OK)
         code = err_set(err, ERR_NET, "%s: %s", url, hub_curl.easy_strerror(rc));
     else if (out->status != 200)

@@ -18,7 +18,7 @@
 #include <stdbool.h>
 
 struct hub_progress {
-    const char *file;            /* being fetched; NULL while listing */
+    const char *file;            /* being fetched; NULL when all is there */
     uint64_t done_bytes, total_bytes; /* of the whole pull */
     double bytes_per_s;          /* over the last seconds */
 };
