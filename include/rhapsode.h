@@ -57,6 +57,11 @@ void rh_log_set(rh_log sink, void *ctx, int level_max);
 /* ---- model ---- */
 
 struct rh_model;
+enum {
+    RH_GPU_LAYERS_FIT = 0,    /* as many as fit; of a mixture of experts, the experts stay away first */
+    RH_GPU_LAYERS_ALL = -1,   /* all, or the model is refused */
+    RH_GPU_LAYERS_NONE = -2
+};
 struct rh_model_options {
     uint32_t context;         /* positions; 0 = the model's own */
     const char *kv;           /* "K" or "K:V" of f32 f16 bf16 q8 a8gG a4gG q4h tq4 tq3, or k8v4 k8v3 k4v4 (docs/kv.md); NULL = f16 */
@@ -66,6 +71,8 @@ struct rh_model_options {
     const char *chat_template;/* overrides the model's own; NULL */
     uint32_t rows_max;        /* rows of a step; 0 = 512 */
     uint32_t step_ms;         /* what a step with running answers may take while a prompt is read; 0 = twice what they alone take */
+    int32_t gpu_layers;       /* layers whose weights lie in a GPU's own memory, the first ones; what else there is of weights stays in the
+                               * host's and is read from there, with the same answers.  Or an RH_GPU_LAYERS_ */
     const char *draft;        /* a smaller model with the same tokens, that guesses ahead; NULL */
     bool inspect_only;        /* info without loading weights */
     void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);

@@ -57,7 +57,13 @@ def test_gpu_memory_without_a_gpu_is_refused():
 def test_names_of_devices():
     assert "abacus" in run(PROGRAM, *ASK, "--device", "abacus", status=2).stderr.decode()
     assert "cuda:x" in run(PROGRAM, *ASK, "--device", "cuda:x", status=2).stderr.decode()
-    assert "--gpu-layers" in run(PROGRAM, *ASK, "--gpu-layers", "7", status=2).stderr.decode()
+    assert "--gpu-layers" in run(PROGRAM, *ASK, "--gpu-layers", "some", status=2).stderr.decode()
+
+
+@no_driver
+def test_layers_on_a_gpu_that_is_not_there():
+    assert "no memory of its own" in run(PROGRAM, *ASK, "--gpu-layers", "7", status=1).stderr.decode()
+    run(PROGRAM, *ASK, "--gpu-layers", "0")
 
 
 def test_there_is_code_for_every_gpu_named():

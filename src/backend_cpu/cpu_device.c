@@ -87,8 +87,9 @@ static void grow_reserve(struct device_reserve *into, const struct device_reserv
     GROW(slots_max);
     GROW(expert_cols_max);
     GROW(latent_dim_max);
+    GROW(away_mib_max);
 #undef GROW
-    _Static_assert(sizeof *r == 12 * sizeof(uint32_t), "a field of device_reserve is not grown");
+    _Static_assert(sizeof *r == 13 * sizeof(uint32_t), "a field of device_reserve is not grown");
 }
 
 static struct cpu_need need_of(const struct device *d, const struct device_reserve *r)

@@ -21,6 +21,12 @@ int cuda_alloc(struct device *d, size_t size_bytes, const char *what, void **out
     return 0;
 }
 
+int cuda_alloc_away(size_t size_bytes, const char *what, void **out, struct err *err)
+{
+    int rc = cuda_check(cudaHostAlloc(out, size_bytes, cudaHostAllocMapped | cudaHostAllocPortable), what, err);
+    return rc ? err_prefix(err, "%zu bytes of the host's memory", size_bytes) : 0;
+}
+
 void cuda_release(struct device *d, void *p, size_t size_bytes)
 {
     if (!p)
@@ -251,6 +257,8 @@ static size_t scratch_lay(struct device *d, const struct device_reserve *r, unsi
     d->ids = lay(&w, (size_t)CUDA_SLOTS * rows * sizeof *d->ids);
     d->blocks = lay(&w, logit_rows * blocks * sizeof *d->blocks);
     d->keys = lay(&w, logit_rows * r->vocab_max * sizeof *d->keys);
+    d->near_bytes = (size_t)r->away_mib_max << 20;
+    d->near = lay(&w, d->near_bytes);
     return w.used;
 }
 
@@ -275,8 +283,9 @@ static void grow(struct device_reserve *into, const struct device_reserve *r)
     GROW(slots_max);
     GROW(expert_cols_max);
     GROW(latent_dim_max);
+    GROW(away_mib_max);
 #undef GROW
-    _Static_assert(sizeof *r == 12 * sizeof(uint32_t), "a field of device_reserve is not grown");
+    _Static_assert(sizeof *r == 13 * sizeof(uint32_t), "a field of device_reserve is not grown");
 }
 
 static int reserve(struct device *d, const struct device_reserve *r, struct err *err)

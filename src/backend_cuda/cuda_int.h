@@ -109,6 +109,8 @@ struct device {
     struct device_reserve reserved;
     unsigned char *scratch;
     size_t scratch_bytes;
+    unsigned char *near;        /* where weights that stay away are brought for ops that read them more than once */
+    size_t near_bytes;
     uint16_t *packed;
     size_t packed_bytes;
     uint32_t packed_rows, *arrived; /* of attention's items; 0 between launches */
@@ -140,6 +142,7 @@ struct weight {
     struct cuda_raw raw;        /* data NULL: for linear only */
     void *raw_memory;
     size_t planes_bytes, raw_bytes;
+    bool away;                  /* all of it lies in pinned memory of the host */
     char name[];
 };
 
@@ -152,6 +155,8 @@ void cuda_enter(const struct device *d);
 /* Memory of the GPU, counted in held_bytes. */
 int cuda_alloc(struct device *d, size_t size_bytes, const char *what, void **out, struct err *err);
 void cuda_release(struct device *d, void *p, size_t size_bytes); /* NULL is legal */
+/* Memory of the host that the GPU reads and writes at the same address; freed by cudaFreeHost. */
+int cuda_alloc_away(size_t size_bytes, const char *what, void **out, struct err *err);
 
 /* ---- cuda_queue.c ---- */
 int cuda_queue_open(struct device *d, struct err *err);

@@ -1,6 +1,7 @@
 /* backend_cuda/cuda_linear.c - linear in its forms: one row, up to 32 rows, 128 rows at a time, a matrix for each row.
  *
- * One row goes to its kernel as it is; for the others x is packed first, in fragments of 8 rows or blocks of 128. */
+ * One row goes to its kernel as it is; for the others x is packed first, in fragments of 8 rows or blocks of 128.
+ * A weight that stays in the host's memory is read from there by kernels that read it once; for more rows it is brought near first. */
 #include "backend_cuda/cuda_int.h"
 
 enum { TALL_ROWS = 48 /* from here on 128 rows at a time */, FEW_ROWS = 32 };
@@ -31,14 +32,35 @@ static int pack(struct device *d, const struct input *in, bool tall)
     return cuda_launch(d, cuda_kernel_pack, x->rows, 1, 1, CUDA_PACK_THREADS, units * CUDA_UNIT * sizeof(float), &p, sizeof p);
 }
 
-static void part_set(struct cuda_p_linear *p, const struct weight *w, const float *bias, const struct tensor *y)
+/* Where the kernel finds the weight: *used of what is near is taken by the op already.  Of a stack each row reads one matrix. */
+static int bring_near(struct device *d, const struct weight *w, uint32_t rows, size_t *used, const uint8_t **planes)
 {
+    *planes = w->planes;
+    if (!w->away || rows <= (w->head.n_experts ? w->head.n_experts : FEW_ROWS))
+        return 0;
+    if (w->planes_bytes > d->near_bytes - *used)
+        return ERR_INTERNAL;
+    unsigned char *to = d->near + *used;
+    *used += (w->planes_bytes + 255) / 256 * 256;
+    *used = *used < d->near_bytes ? *used : d->near_bytes;
+    *planes = to;
+    return cuda_copy(d, to, w->planes, w->planes_bytes);
+}
+
+static int part_set(struct device *d, struct cuda_p_linear *p, const struct weight *w, const float *bias, const struct tensor *y, size_t *near)
+{
+    const uint8_t *planes;
+    int rc = bring_near(d, w, p->rows, near, &planes);
+    if (rc)
+        return rc;
     struct cuda_linear_part *part = &p->part[p->part_count++];
-    *part = (struct cuda_linear_part){.planes = w->planes, .row_scale = w->row_scale, .bias = bias, .y = y->data, .rows = w->head.rows,
-                                      .tile_first = p->tiles, .y_stride = y->stride};
+    const uint8_t *scales = planes + ((const uint8_t *)w->row_scale - w->planes);
+    *part = (struct cuda_linear_part){.planes = planes, .row_scale = (const float *)(const void *)scales, .bias = bias, .y = y->data,
+                                      .rows = w->head.rows, .tile_first = p->tiles, .y_stride = y->stride};
     p->tile_bytes = w->tile_bytes;
     p->units = w->units;
     p->tiles += w->tiles;
+    return 0;
 }
 
 static int row_launch(struct device *d, enum cuda_kind kind, struct cuda_p_linear *p, const struct input *in, uint32_t smem)
@@ -92,10 +114,11 @@ int cuda_op_linear(struct device *d, const struct op_linear *op)
 {
     struct cuda_p_linear p = {.rows = op->x.rows, .alpha = op->alpha, .add = op->add};
     struct input in = {.x = &op->x};
+    size_t near = 0;
     if (!op->w->planes)
         return ERR_INTERNAL;
-    part_set(&p, op->w, op->bias, &op->y);
-    return linear_launch(d, op->w->kind, &p, &in);
+    int rc = part_set(d, &p, op->w, op->bias, &op->y, &near);
+    return rc ? rc : linear_launch(d, op->w->kind, &p, &in);
 }
 
 /* Weights of one kind share a launch. */
@@ -106,12 +129,13 @@ int cuda_op_norm_linear(struct device *d, const struct op_norm_linear *op)
     int rc = 0;
     for (uint32_t i = 0; i < op->n && rc == 0; i++) {
         struct cuda_p_linear p = {.rows = op->x.rows, .alpha = 1};
-        for (uint32_t j = i; j < op->n; j++)
+        size_t near = 0;
+        for (uint32_t j = i; j < op->n && rc == 0; j++)
             if (!done[j] && op->w[j]->kind == op->w[i]->kind) {
                 done[j] = true;
-                part_set(&p, op->w[j], op->bias[j], &op->y[j]);
+                rc = part_set(d, &p, op->w[j], op->bias[j], &op->y[j], &near);
             }
-        rc = p.part_count ? linear_launch(d, op->w[i]->kind, &p, &in) : 0;
+        rc = rc || !p.part_count ? rc : linear_launch(d, op->w[i]->kind, &p, &in);
     }
     return rc;
 }
@@ -120,17 +144,18 @@ int cuda_op_norm_gated(struct device *d, const struct op_norm_gated *op)
 {
     struct cuda_p_linear p = {.rows = op->x.rows, .alpha = 1, .act = op->act};
     struct input in = {.x = &op->x, .norm_w = op->norm_w, .eps = op->eps};
+    size_t near = 0;
     if (op->gate->kind == op->up->kind) {
-        part_set(&p, op->gate, NULL, &op->y);
-        part_set(&p, op->up, NULL, &op->y);
+        int rc = part_set(d, &p, op->gate, NULL, &op->y, &near);
+        rc = rc ? rc : part_set(d, &p, op->up, NULL, &op->y, &near);
         p.part[1].tile_first = 0;
         p.pair = 1;
-        return linear_launch(d, op->gate->kind, &p, &in);
+        return rc ? rc : linear_launch(d, op->gate->kind, &p, &in);
     }
     struct cuda_p_linear up = p;
-    part_set(&p, op->gate, NULL, &op->scratch_gate);
-    part_set(&up, op->up, NULL, &op->scratch_up);
-    int rc = linear_launch(d, op->gate->kind, &p, &in);
+    int rc = part_set(d, &p, op->gate, NULL, &op->scratch_gate, &near);
+    rc = rc ? rc : part_set(d, &up, op->up, NULL, &op->scratch_up, &near);
+    rc = rc ? rc : linear_launch(d, op->gate->kind, &p, &in);
     rc = rc ? rc : linear_launch(d, op->up->kind, &up, &in);
     struct op_gated gated = {.gate = op->scratch_gate, .up = op->scratch_up, .y = op->y, .act = op->act};
     return rc ? rc : cuda_op_gated(d, &gated);
@@ -158,8 +183,9 @@ int cuda_op_expert_linear(struct device *d, const struct op_expert_linear *op)
 {
     struct cuda_p_linear p = own_params(&op->x, &op->y, op->w, op->ids);
     struct input in = {.x = &op->x};
+    size_t near = 0;
     int rc = pack(d, &in, false);
-    part_set(&p, op->w, op->bias, &op->y);
+    rc = rc ? rc : part_set(d, &p, op->w, op->bias, &op->y, &near);
     return rc ? rc : own_launch(d, op->w->kind, &p);
 }
 
@@ -167,21 +193,21 @@ int cuda_op_expert_gated(struct device *d, const struct op_expert_gated *op)
 {
     struct cuda_p_linear p = own_params(&op->x, &op->y, op->gate, op->ids), up = p;
     struct input in = {.x = &op->x};
+    size_t near = 0;
     int rc = pack(d, &in, false);
     if (rc)
         return rc;
     if (op->gate->kind == op->up->kind) {
-        part_set(&p, op->gate, op->gate_bias, &op->y);
-        part_set(&p, op->up, op->up_bias, &op->y);
+        rc = part_set(d, &p, op->gate, op->gate_bias, &op->y, &near);
+        rc = rc ? rc : part_set(d, &p, op->up, op->up_bias, &op->y, &near);
         p.pair = 1;
         p.act = op->act;
-        return own_launch(d, op->gate->kind, &p);
+        return rc ? rc : own_launch(d, op->gate->kind, &p);
     }
-    part_set(&p, op->gate, op->gate_bias, &op->scratch_gate);
-    part_set(&up, op->up, op->up_bias, &op->scratch_up);
-    rc = own_launch(d, op->gate->kind, &p);
-    if (rc == 0)
-        rc = own_launch(d, op->up->kind, &up);
+    rc = part_set(d, &p, op->gate, op->gate_bias, &op->scratch_gate, &near);
+    rc = rc ? rc : part_set(d, &up, op->up, op->up_bias, &op->scratch_up, &near);
+    rc = rc ? rc : own_launch(d, op->gate->kind, &p);
+    rc = rc ? rc : own_launch(d, op->up->kind, &up);
     struct op_gated gated = {.gate = op->scratch_gate, .up = op->scratch_up, .y = op->y, .act = op->act};
     return rc ? rc : cuda_op_gated(d, &gated);
 }
@@ -201,8 +227,9 @@ int cuda_op_linear_heads(struct device *d, const struct op_linear_heads *op)
                                      .x_step = in + op->tail, .tail = op->tail, .y_step = out + op->tail, .y_out = out};
         struct cuda_p_linear p = {.rows = n * op->n_heads, .alpha = 1, .each = out, .x_share = 1, .heads = op->n_heads,
                                   .y_step = out + op->tail, .matrices = op->n_heads};
-        part_set(&p, op->w, NULL, &y);
-        rc = cuda_launch(d, cuda_kernel_pack, pack_p.rows, 1, 1, CUDA_PACK_THREADS, units * CUDA_UNIT * sizeof(float), &pack_p, sizeof pack_p);
+        size_t near = 0;
+        rc = part_set(d, &p, op->w, NULL, &y, &near);
+        rc = rc ? rc : cuda_launch(d, cuda_kernel_pack, pack_p.rows, 1, 1, CUDA_PACK_THREADS, units * CUDA_UNIT * sizeof(float), &pack_p, sizeof pack_p);
         if (rc == 0)
             rc = own_launch(d, op->w->kind, &p);
     }

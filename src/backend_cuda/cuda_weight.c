@@ -1,7 +1,7 @@
 /* backend_cuda/cuda_weight.c - weights: rows go up through pinned memory as the file has them, and are packed into tiles on the device.
  *
  * For embed the rows stay as they are (the values of the file exactly); for linear they are packed (weight_layout.cuh).  Types without a packed
- * form are taken to f32 on the host first.
+ * form are taken to f32 on the host first.  A weight that stays away has both in pinned memory of the host, packed by the same kernels.
  * Invariants: 1. The source is read before cuda_weight_prepare returns.  2. Two pieces of staging: one is filled while the other goes up. */
 #include "backend_cuda/cuda_int.h"
 
@@ -177,7 +177,7 @@ static int piece_keep(struct device *d, const struct weight *w, const struct pla
     int rc = 0;
     for (int i = 0; i < 3 && rc == 0; i++)
         if (bytes[i])
-            rc = cuda_check(cudaMemcpyAsync((void *)(uintptr_t)(dst[i] + first * bytes[i]), src[i], count * bytes[i], cudaMemcpyDeviceToDevice,
+            rc = cuda_check(cudaMemcpyAsync((void *)(uintptr_t)(dst[i] + first * bytes[i]), src[i], count * bytes[i], cudaMemcpyDefault,
                                             d->stream), "weights", err);
     return rc;
 }
@@ -209,13 +209,26 @@ static int weight_up(struct device *d, struct weight *w, const struct weight_src
     return rc;
 }
 
+static int memory_take(struct device *d, const struct weight *w, size_t size_bytes, void **out, struct err *err)
+{
+    return w->away ? cuda_alloc_away(size_bytes, "weights", out, err) : cuda_alloc(d, size_bytes, "weights", out, err);
+}
+
+static void memory_drop(struct device *d, const struct weight *w, void *p, size_t size_bytes)
+{
+    if (w->away)
+        cudaFreeHost(p);
+    else
+        cuda_release(d, p, size_bytes);
+}
+
 static int weight_memory(struct device *d, struct weight *w, const struct plan *p, unsigned use, struct err *err)
 {
     void *planes = NULL;
     int rc = 0;
     if (use & WEIGHT_LINEAR) {
         size_t bytes = (size_t)w->tiles * w->tile_bytes, scales = (size_t)w->tiles * CUDA_TILE * sizeof(float);
-        rc = cuda_alloc(d, bytes + scales, "weights", &planes, err);
+        rc = memory_take(d, w, bytes + scales, &planes, err);
         if (rc)
             return rc;
         w->planes_bytes = bytes + scales;
@@ -224,7 +237,7 @@ static int weight_memory(struct device *d, struct weight *w, const struct plan *
     }
     if (use & WEIGHT_EMBED) {
         size_t bytes = (p->rows * row_total(p) + 15) / 16 * 16;
-        rc = cuda_alloc(d, bytes + (size_t)w->tiles * CUDA_TILE * sizeof(float), "weights", &w->raw_memory, err);
+        rc = memory_take(d, w, bytes + (size_t)w->tiles * CUDA_TILE * sizeof(float), &w->raw_memory, err);
         if (rc)
             return rc;
         w->raw_bytes = bytes + (size_t)w->tiles * CUDA_TILE * sizeof(float);
@@ -250,6 +263,7 @@ int cuda_weight_prepare(struct device *d, const struct weight_src *src, unsigned
         return err_nomem(err, "cuda: weight", sizeof *w + name);
     memcpy(w->name, src->name, name);
     w->head = (struct weight_head){src->type, src->rows, src->cols, w->name, src->n_experts};
+    w->away = (use & WEIGHT_AWAY) != 0;
     w->kind = p.kind, w->units = p.units, w->tiles = p.tiles, w->tile_bytes = p.tile_bytes;
     d->weight_number++;
     memcpy(d->weight_names[d->weight_number % 64], src->name, name < 127 ? name : 127);
@@ -273,7 +287,7 @@ void cuda_weight_free(struct device *d, struct weight *w)
     if (!w)
         return;
     cuda_finish(d, NULL);
-    cuda_release(d, w->planes, w->planes_bytes);
-    cuda_release(d, w->raw_memory, w->raw_bytes);
+    memory_drop(d, w, w->planes, w->planes_bytes);
+    memory_drop(d, w, w->raw_memory, w->raw_bytes);
     mem_free(w);
 }

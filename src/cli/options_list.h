@@ -21,7 +21,7 @@
     X(NO_PIN, FLAG, no_pin, "no-pin", 0, "", G_HOST | G_MORE, 0, 0, "", "leave worker threads unpinned")                                  \
     X(STATE, SIZE, state, "state", 0, "state-bytes", G_HOST | G_MORE, 1, 9e18, "BYTES", "budget of sequence state (K, M, G suffixes)")    \
     X(GPU_MEMORY, SIZE, gpu_memory, "gpu-memory", 0, "", G_HOST | G_GPU, 1, 9e18, "BYTES", "most of the GPU's memory to take; default: what is free") \
-    X(GPU_LAYERS, STR, gpu_layers, "gpu-layers", 0, "n-gpu-layers", G_HOST | G_GPU | G_MORE, 0, 0, "N", "layers on the GPU: all is what there is") \
+    X(GPU_LAYERS, STR, gpu_layers, "gpu-layers", 0, "n-gpu-layers", G_HOST | G_GPU | G_MORE, 0, 0, "N", "layers whose weights lie in the GPU's memory, the others' in the host's; all, or auto (default): what fits") \
     X(STORE, STR, store, "store", 0, "", G_ALL | G_MORE, 0, 0, "DIR", "folder of the model store; default $RHAPSODE_HOME")                \
     /* model */                                                                                                                           \
     X(CONTEXT, U32, context, "context", 'c', "ctx", G_MODEL, 1, 4294967295.0, "N", "positions of the context; default: the model's own")  \

@@ -76,9 +76,21 @@ int session_open_host(struct session *s, const char *verb, const struct options 
                                    .state_bytes = o->state, .gpu_bytes = o->gpu_memory, .store_dir = o->store_dir,
                                    .spin_us = s->spin_us, .cpus_left = s->cpus_left};
     s->verb = verb;
-    if (o->gpu_layers && strcmp(o->gpu_layers, "all") != 0)
-        return session_usage(verb, "--gpu-layers: layers beside the GPU, on the CPU, are not supported yet; expected all");
     return rh_host_open(&host, &s->host, &err) ? session_fail(verb, &err) : 0;
+}
+
+/* "all", "auto" or a number; -1: none of them. */
+static int read_gpu_layers(const char *text, int32_t *out)
+{
+    uint64_t n = 0;
+    bool named = !text || strcmp(text, "auto") == 0 || strcmp(text, "all") == 0;
+    *out = text && strcmp(text, "all") == 0 ? RH_GPU_LAYERS_ALL : RH_GPU_LAYERS_FIT;
+    if (named)
+        return 0;
+    if (!str_to_u64(str_of(text), &n) || n > 1 << 20)
+        return -1;
+    *out = n ? (int32_t)n : RH_GPU_LAYERS_NONE;
+    return 0;
 }
 
 int session_open(struct session *s, const char *verb, const struct options *o, bool inspect_only)
@@ -100,6 +112,8 @@ int session_open(struct session *s, const char *verb, const struct options *o, b
                                      .kv_start = o->kv_start, .kv_force = o->kv_force, .rows_max = o->rows, .draft = o->draft, .step_ms = o->step_ms,
                                      .inspect_only = inspect_only,
                                      .chat_template = o->chat_template ? s->template_text.p : NULL};
+    if (read_gpu_layers(o->gpu_layers, &model.gpu_layers))
+        return session_usage(verb, "--gpu-layers: expected a number of layers, all or auto, got '%s'", o->gpu_layers);
     int rc = session_open_host(s, verb, o);
     if (rc == 0 && rh_model_open(s->host, o->args[0], &model, &s->model, &rerr))
         rc = session_fail(verb, &rerr);

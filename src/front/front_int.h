@@ -160,6 +160,7 @@ struct rh_model {
     struct model_kv_layer *kv_layers; /* options.kv_layers */
     uint64_t state_budget, draft_budget;
     uint32_t step_ms;
+    int32_t gpu_layers;
     double load_ms;
     uint32_t *end_ids;        /* EOS ids of tokenizer and model, ascending */
     uint32_t end_count;
@@ -173,6 +174,12 @@ void model_ref(struct rh_model *m);
 void model_unref(struct rh_model *m);
 int model_need_engine(const struct rh_model *m, struct err *err);
 int model_inspect_late(struct rh_model *m, struct err *err); /* m->model is there afterwards */
+
+/* ---- lib_admit.c ---- */
+
+/* Before anything is read: refuses what cannot fit, with the numbers.  On a device with memory of its own it chooses which weights stay in the
+ * host's (rh_model_options.gpu_layers), into *opt.  state_bytes: asked for, or 0: the least there is. */
+int model_admit(struct rh_model *m, const char *path, struct model_options *opt, int32_t gpu_layers, uint64_t state_bytes, struct err *err);
 
 /* ---- kv_config.c: formats of the state ---- */
 

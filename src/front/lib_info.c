@@ -77,6 +77,7 @@ static void put_model(struct buf *b, const struct rh_model *m)
     put_u64(b, "file_bytes", plan_file_bytes(m->path)), buf_char(b, ',');
     put_u64(b, "tensor_bytes", i->tensor_bytes), buf_char(b, ',');
     put_u64(b, "weight_bytes", i->weight_bytes), buf_char(b, ',');
+    put_u64(b, "away_bytes", i->away_bytes), buf_char(b, ',');
     put_u64(b, "read_bytes_per_token", i->read_bytes_per_token), buf_char(b, ',');
     put_u64(b, "operations_per_token", i->operations_per_token), buf_char(b, ',');
     buf_printf(b, "\"layers\":%u,\"hidden\":%u,\"heads\":%u,\"kv_heads\":%u,\"head_dim\":%u,\"ffn\":%u,\"vocab\":%u,", i->layers, i->hidden,

@@ -44,28 +44,9 @@ static void *texts_thread(void *arg)
     return NULL;
 }
 
-/* Before anything is read: weights that the host cannot map, or that a device's own memory cannot hold beside step buffers and the state asked for
- * (or the least there is). */
-static int admit(struct rh_model *m, const char *path, const struct model_options *opt, uint64_t state_bytes, struct err *err)
-{
-    struct plan_space space;
-    struct model *plan = NULL;
-    struct kv_config kv;
-    host_space(m->host, &space);
-    if (!space.own)
-        return plan_admit_weights(path, err);
-    int rc = model_inspect(path, m->host->device, opt, &plan, err);
-    if (rc == 0) {
-        engine_kv_config(plan, m->host->device, m->options.rows_max, &kv);
-        rc = plan_admit_device(path, &space, model_info(plan), state_bytes ? state_bytes : kv_plan_bytes(&kv, 1), err);
-    }
-    model_close(plan);
-    return rc;
-}
-
 static int load_weights(struct rh_model *m, struct err *err)
 {
-    int rc = admit(m, m->path, &m->options, m->host->state_bytes, err);
+    int rc = model_admit(m, m->path, &m->options, m->gpu_layers, m->host->state_bytes, err);
     if (rc)
         return rc;
     engine_gate_enter(&m->host->gate);
@@ -152,7 +133,7 @@ static int load_draft(struct rh_model *m, const char *name, struct err *err)
     if (rc == 0)
         rc = check_draft_texts(m, &texts, name, err);
     if (rc == 0)
-        rc = admit(m, path, &opt, 0, err);
+        rc = model_admit(m, path, &opt, RH_GPU_LAYERS_ALL, 0, err);
     engine_gate_enter(&m->host->gate);
     if (rc == 0)
         rc = model_open(path, m->host->device, &opt, &m->draft, err);
@@ -237,6 +218,7 @@ int rh_model_open(struct rh_host *h, const char *name, const struct rh_model_opt
     atomic_store(&m->refs, 1);
     m->host = h;
     m->step_ms = opt->step_ms;
+    m->gpu_layers = opt->gpu_layers;
     pthread_mutex_init(&m->mutex, NULL);
     history_open(&m->history);
     m->options = (struct model_options){.context = opt->context, .rows_max = opt->rows_max ? opt->rows_max : 512, .kv_start = opt->kv_start,
@@ -285,6 +267,8 @@ int model_inspect_late(struct rh_model *m, struct err *err)
     int rc = 0;
     pthread_mutex_lock(&m->mutex);
     if (!m->model) {
+        struct err unfit = {0}; /* what does not fit is looked at as it is */
+        model_admit(m, m->path, &m->options, m->gpu_layers, m->host->state_bytes, &unfit);
         rc = model_inspect(m->path, m->host->device, &m->options, &m->model, err);
         if (rc == 0 && !m->end_ids)
             rc = collect_end_ids(m, err);

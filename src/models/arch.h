@@ -133,6 +133,7 @@ struct layer_weights {
     struct weight *w[LAYER_WEIGHTS];
     const float *v[LAYER_VECS]; /* device */
     float n[LAYER_NUMBERS];     /* host */
+    uint64_t away_largest[NORM_INPUT_MAX]; /* bytes of weights that stay away */
 };
 
 /* what a step in flight reads of the host; unchanged until its event */
@@ -191,6 +192,7 @@ struct model {
     size_t vec_bytes, vec_used;
     float *vec_host;                       /* while loading */
     uint64_t unsettled_bytes;              /* of weights prepared and not yet waited for */
+    uint64_t away_most;                    /* of a layer's weights that stay away, the NORM_INPUT_MAX largest */
     const float *inv_freq[MODEL_ROPE_SETS]; /* device */
     float rope_mscale[MODEL_ROPE_SETS];
     struct step step;

@@ -156,6 +156,26 @@ static int weights_settle(struct model *m, bool drop, struct err *err)
     return 0;
 }
 
+/* The device wants room near it for as many of a layer's weights as one op reads. */
+static void note_away(struct model *m, uint32_t layer, uint64_t bytes)
+{
+    uint64_t *largest = m->layers[layer].away_largest, sum = 0;
+    for (uint32_t i = 0; i < NORM_INPUT_MAX; i++) {
+        uint64_t held = largest[i];
+        largest[i] = bytes > held ? bytes : held;
+        bytes = bytes > held ? held : bytes;
+        sum += (largest[i] + 255) / 256 * 256;
+    }
+    m->away_most = sum > m->away_most ? sum : m->away_most;
+}
+
+/* Do the weight's bytes stay in the host's memory? */
+static bool stays_away(const struct model *m, const struct bind *b, uint32_t layer, const struct weight_src *src)
+{
+    uint32_t left = m->hp.layers - layer; /* this layer and those behind it */
+    return b->kind == BIND_LAYER_WEIGHT && (left <= m->opt.away_layers || (src->n_experts != 0 && left <= m->opt.away_experts));
+}
+
 static int weight_put(struct model *m, const struct bind *b, uint32_t layer, const struct bound *bound, bool plan_only, unsigned use,
                       struct err *err)
 {
@@ -177,7 +197,12 @@ static int weight_put(struct model *m, const struct bind *b, uint32_t layer, con
     uint64_t elements = (uint64_t)src->rows * src->cols;
     uint64_t all = src->n_experts ? src->n_experts : 1, read = src->n_experts ? m->hp.moe.used : 1; /* by a row */
     count_type(m, src->type, b->first == DIM_0, elements * all, src_bytes(src));
-    m->info.weight_bytes += device_bytes;
+    if ((use & WEIGHT_AWAY) != 0) {
+        m->info.away_bytes += device_bytes;
+        note_away(m, layer, device_bytes);
+    } else {
+        m->info.weight_bytes += device_bytes;
+    }
     m->info.read_bytes_per_token += (use & WEIGHT_LINEAR) != 0 ? device_bytes / all * read : 0;
     m->info.operations_per_token += (use & WEIGHT_LINEAR) != 0 ? 2 * elements * read : 0;
     return 0;
@@ -191,6 +216,7 @@ static int bind_weight(struct model *m, const struct bind *b, uint32_t layer, bo
     int rc = bound_find(m, b, layer, !plan_only, &bound, err);
     if (rc == 0) {
         unsigned use = embed ? WEIGHT_EMBED | (tied ? WEIGHT_LINEAR : 0u) : WEIGHT_LINEAR;
+        use |= stays_away(m, b, layer, &bound.src) ? WEIGHT_AWAY : 0u;
         rc = weight_put(m, b, layer, &bound, plan_only, use, err);
         rc = rc != 0 ? err_prefix(err, "tensor '%s'", bound.name) : 0;
     }

@@ -175,7 +175,8 @@ void step_reserve_sizes(const struct model *m, struct device_reserve *out)
                                    .vocab_max = hp->vocab,
                                    .state_dim_max = hp->state.d_k > hp->state.d_v ? hp->state.d_k : hp->state.d_v,
                                    .experts_max = hp->moe.experts, .slots_max = hp->moe.used,
-                                   .expert_cols_max = hp->moe.experts == 0 ? 0 : hp->moe.ffn > expert_in ? hp->moe.ffn : expert_in};
+                                   .expert_cols_max = hp->moe.experts == 0 ? 0 : hp->moe.ffn > expert_in ? hp->moe.ffn : expert_in,
+                                   .away_mib_max = (uint32_t)((m->away_most + (1u << 20) - 1) >> 20)};
 }
 
 uint32_t model_steps_in_flight(const struct model *m)

@@ -46,6 +46,8 @@ struct model_options {
     uint32_t rows_max;            /* rows of a step; 0 = 512 */
     uint32_t logit_rows_max;      /* rows of one head tile; 0 = 16 */
     uint32_t steps_in_flight;     /* steps between model_forward and model_wait at a time; 0 = 1, at most MODEL_STEPS_IN_FLIGHT */
+    uint32_t away_layers;         /* of the last so many layers all weights stay in the host's memory (WEIGHT_AWAY) */
+    uint32_t away_experts;        /* and of the last so many layers those of the experts */
     void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */
     void *progress_ctx;
     struct model_routes *routes;  /* NULL: every row chooses and nothing is kept; its arrays may be set after opening */
@@ -67,6 +69,7 @@ struct model_info {
     const char *format;           /* "gguf" or "safetensors" */
     char name[128];
     uint64_t parameters, tensor_bytes, weight_bytes; /* of the files' tensors as they stand there; prepared, on the device */
+    uint64_t away_bytes;          /* weights that stay in the host's memory, of a device that has its own */
     uint64_t read_bytes_per_token; /* weights one decode step reads */
     uint32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
     uint32_t experts, experts_used;  /* 0: none */

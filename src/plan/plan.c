@@ -166,6 +166,45 @@ int plan_admit_device(const char *what, const struct plan_space *space, const st
                    (unsigned long long)(space->available_bytes >> 20), space->name, (unsigned long long)(space->total_bytes >> 20));
 }
 
+/* Of so many parts: experts of one layer after the other, then whole layers. */
+static struct plan_away parts_away(uint32_t parts, uint32_t layers, bool experts)
+{
+    if (!experts)
+        return (struct plan_away){parts, 0};
+    return parts <= layers ? (struct plan_away){0, parts} : (struct plan_away){parts - layers, layers};
+}
+
+int plan_fit_away(uint32_t layers, bool experts, int (*fits)(void *ctx, struct plan_away away, struct err *err), void *ctx, struct plan_away *out,
+                  struct err *err)
+{
+    uint32_t low = 0, high = experts ? 2 * layers : layers; /* high fits, if anything does */
+    *out = parts_away(high, layers, experts);
+    int rc = fits(ctx, *out, err);
+    while (rc == 0 && low < high) {
+        struct err less = {0};
+        uint32_t middle = low + (high - low) / 2;
+        int tried = fits(ctx, parts_away(middle, layers, experts), &less);
+        if (tried && tried != ERR_NOMEM) {
+            *err = less;
+            return tried;
+        }
+        low = tried ? middle + 1 : low;
+        high = tried ? high : middle;
+    }
+    *out = parts_away(high, layers, experts);
+    return rc ? rc : fits(ctx, *out, err); /* the last one asked is the one that is taken */
+}
+
+int plan_admit_away(const char *what, uint64_t away_bytes, struct err *err)
+{
+    struct plan_machine m;
+    plan_machine_read(&m);
+    if (away_bytes == 0 || m.available_bytes == 0 || away_bytes <= m.available_bytes / 10 * 9)
+        return 0;
+    return err_set(err, ERR_NOMEM, "%s: %llu MiB of weights do not fit the device and would stay in the host's memory, of which %llu MiB are available (of "
+                   "%llu)", what, mib(away_bytes), (unsigned long long)(m.available_bytes >> 20), (unsigned long long)(m.total_bytes >> 20));
+}
+
 uint64_t plan_state_budget(const struct kv_config *kv, uint64_t asked, uint64_t free_bytes)
 {
     if (asked)
@@ -194,6 +233,8 @@ void plan_make(const struct plan_input *in, struct plan *out)
     const char *space = in->space ? in->space : "host";
     *out = (struct plan){0};
     plan_add(out, space, "weights", m->weight_bytes, in->loaded ? m->weight_bytes : 0);
+    if (m->away_bytes)
+        plan_add(out, "host", "weights", m->away_bytes, in->loaded ? m->away_bytes : 0);
     plan_add(out, space, "step buffers", m->step_bytes, in->loaded ? m->step_bytes : 0);
     plan_add(out, space, "state", in->state_planned, in->state_live);
     plan_add(out, "host", "text tables", in->text_bytes, in->text_bytes);

@@ -46,6 +46,17 @@ void plan_space_read(const struct device_info *d, uint64_t limit_bytes, struct p
  * asked for. */
 int plan_admit_device(const char *what, const struct plan_space *space, const struct model_info *model, uint64_t state_bytes, struct err *err);
 
+/* What of a model's weights stays in the host's memory: all of the last `layers`, and the experts of the last `experts`. */
+struct plan_away {
+    uint32_t layers, experts;
+};
+/* The least that must stay away for `fits` to give 0: experts first, of which a row reads few.  Its last ERR_NOMEM when nothing does, or another
+ * error of it.  Fewer on the device never take more there. */
+int plan_fit_away(uint32_t layers, bool experts, int (*fits)(void *ctx, struct plan_away away, struct err *err), void *ctx, struct plan_away *out,
+                  struct err *err);
+/* Refuses weights that stay away and that the host's memory cannot hold. */
+int plan_admit_away(const char *what, uint64_t away_bytes, struct err *err);
+
 /* Bytes of a model's weight files as they lie on disk: a .gguf file, all files of its split set, or the safetensors of a directory. */
 uint64_t plan_file_bytes(const char *path);
 /* Refuses what cannot fit, with both numbers, before a byte of it is read. */

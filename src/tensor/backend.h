@@ -43,9 +43,12 @@ struct device_reserve {
     uint32_t state_dim_max;  /* widest d_k or d_v of a delta net; 0: none */
     uint32_t experts_max, slots_max, expert_cols_max; /* experts a layer has, slots of a row, widest input of one; 0: none */
     uint32_t latent_dim_max; /* widest d_v of latent layers; 0: none */
+    uint32_t away_mib_max;   /* of the largest NORM_INPUT_MAX weights of a layer that stay away; 0: none do */
 };
 
-enum weight_use { WEIGHT_LINEAR = 1, WEIGHT_EMBED = 2 };
+/* AWAY: its bytes stay in the host's memory, which the device reads while it computes: the same bits, at the speed of the way there.  Means
+ * nothing to a device that has no memory of its own. */
+enum weight_use { WEIGHT_LINEAR = 1, WEIGHT_EMBED = 2, WEIGHT_AWAY = 4 };
 
 struct backend {
     const char *name;
@@ -60,7 +63,7 @@ struct backend {
     int (*buffer_write)(struct device *d, void *dst, const void *src, size_t size_bytes, struct err *err); /* outside steps */
     int (*buffer_read)(struct device *d, void *dst, const void *src, size_t size_bytes, struct err *err);
 
-    /* Device bytes a weight will take; ERR_UNSUPPORTED naming type and tensor when it cannot be held. */
+    /* Bytes a weight will take, of the host's memory when it stays away; ERR_UNSUPPORTED naming type and tensor when it cannot be held. */
     int (*weight_plan)(struct device *d, const struct weight_src *src, unsigned use, uint64_t *size_bytes, struct err *err);
     /* Repack or upload: work that may wait in the queue like an op's.  The source's bytes (not its structs) must stay as they are until
      * an event recorded later was waited for.  Scales that are not finite are ERR_FORMAT, here or from that wait. */

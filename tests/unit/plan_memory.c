@@ -46,6 +46,59 @@ static void positions_alone_are_the_most_that_fit(void **state)
     }
 }
 
+struct made_model { /* bytes of a layer's experts and of the rest of it */
+    uint32_t layers;
+    uint64_t experts, rest, room;
+    uint32_t asked;
+};
+
+static int made_fits(void *ctx, struct plan_away away, struct err *err)
+{
+    struct made_model *m = ctx;
+    uint32_t experts = away.experts > away.layers ? away.experts : away.layers;
+    uint64_t there = (m->layers - experts) * m->experts + (m->layers - away.layers) * m->rest;
+    m->asked++;
+    return there <= m->room ? 0 : err_set(err, ERR_NOMEM, "%llu bytes", (unsigned long long)there);
+}
+
+static void the_fewest_weights_stay_away_experts_first(void **state)
+{
+    (void)state;
+    for (uint64_t room = 0; room < 1200; room += 7) {
+        struct made_model m = {.layers = 10, .experts = 90, .rest = 25, .room = room};
+        struct plan_away away = {0};
+        struct err err = {0};
+        assert_int_equal(plan_fit_away(10, true, made_fits, &m, &away, &err), 0);
+        uint64_t need = 1150 > room ? 1150 - room : 0, experts = need > 900 ? 900 : need;
+        assert_int_equal(away.experts, (experts + 89) / 90);
+        assert_int_equal(away.layers, (need - experts + 24) / 25);
+        assert_true(m.asked <= 8);
+        m = (struct made_model){.layers = 10, .rest = 115, .room = room};
+        assert_int_equal(plan_fit_away(10, false, made_fits, &m, &away, &err), 0);
+        assert_int_equal(away.layers, (need + 114) / 115);
+        assert_int_equal(away.experts, 0);
+    }
+}
+
+static int never_fits(void *ctx, struct plan_away away, struct err *err)
+{
+    (void)ctx, (void)away;
+    return err_set(err, ERR_NOMEM, "no room");
+}
+
+static void what_never_fits_is_refused(void **state)
+{
+    struct plan_away away;
+    struct err err = {0};
+    (void)state;
+    assert_int_equal(plan_fit_away(4, true, never_fits, NULL, &away, &err), ERR_NOMEM);
+    assert_string_equal(err.text, "no room");
+    err = (struct err){0};
+    assert_int_equal(plan_admit_away("m", 0, &err), 0);
+    assert_int_equal(plan_admit_away("m", UINT64_C(1) << 60, &err), ERR_NOMEM);
+    assert_non_null(strstr(err.text, "would stay in the host's memory"));
+}
+
 static void tables_sum_up(void **state)
 {
     struct plan p;
@@ -55,6 +108,10 @@ static void tables_sum_up(void **state)
     assert_int_equal(plan_total(&p, NULL), 3125);
     assert_int_equal(plan_total(&p, "host"), 3125);
     assert_int_equal(plan_total(&p, "device"), 0);
+    info.away_bytes = 50;
+    plan_make(&(struct plan_input){.model = &info, .space = "cuda"}, &p);
+    assert_int_equal(plan_total(&p, "cuda"), 120);
+    assert_int_equal(plan_total(&p, "host"), 50);
 }
 
 static void a_device_has_memory_of_its_own(void **state)
@@ -136,6 +193,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(budgets),
         cmocka_unit_test(positions_alone_are_the_most_that_fit),
+        cmocka_unit_test(the_fewest_weights_stay_away_experts_first),
+        cmocka_unit_test(what_never_fits_is_refused),
         cmocka_unit_test(tables_sum_up),
         cmocka_unit_test(a_device_has_memory_of_its_own),
         cmocka_unit_test(the_machine_has_memory),
