@@ -291,6 +291,20 @@ class Terminal:
         os.close(self.fd)
 
 
+def test_a_chat_past_the_context_goes_on_and_says_so(tmp_path):
+    with Terminal(tmp_path, "--max-tokens", "8", "--context", "60") as t:
+        for _ in range(8):
+            t.type("Rivers and mountains.\r")
+            time.sleep(0.4)
+        t.until(b"oldest messages were left out")
+        t.type("/params max-tokens 0\r")
+        t.until(b"max-tokens: expected at least 1")
+        t.type("x" * 300 + "\r")
+        t.until(b"but the context holds 60")
+        t.type("/bye\r")
+        assert t.ended() == 0
+
+
 def test_ctrl_c_stops_the_answer_and_keeps_it(tmp_path):
     saved = tmp_path / "s.json"
     model = os.path.join(os.environ["MODELS"], "smollm2-135m-instruct-q4_1.gguf")

@@ -5,6 +5,7 @@
 #include "cli/verbs.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 enum { TEXT_MAX = 1 << 28 };
 
@@ -60,6 +61,15 @@ static int check_formats(const char *list)
     return 0;
 }
 
+/* To people only: it takes minutes. */
+static void on_progress(void *ctx, uint64_t done, uint64_t total)
+{
+    unsigned *last = ctx, part = total ? (unsigned)(done * 100 / total) : 100;
+    if (part != *last && isatty(STDERR_FILENO))
+        fprintf(stderr, done < total ? "\rkvcheck %u %%" : "\r\033[K", part);
+    *last = part;
+}
+
 int cli_kvcheck(struct options *o)
 {
     struct session s = {0};
@@ -67,11 +77,12 @@ int cli_kvcheck(struct options *o)
     struct err ferr = {0};
     struct buf text = {0};
     char *json = NULL;
+    unsigned percent = UINT32_MAX;
     if (o->formats && check_formats(o->formats))
         return 2;
     if (o->file && file_read(&text, o->file, TEXT_MAX, &ferr))
         return session_failed("kvcheck", "%s", ferr.text);
-    struct rh_kvcheck_options ko = {.formats = o->formats, .text = {text.p, text.n}, .tokens = o->tokens};
+    struct rh_kvcheck_options ko = {.formats = o->formats, .text = {text.p, text.n}, .tokens = o->tokens, .progress = on_progress, .progress_ctx = &percent};
     int rc = session_open(&s, "kvcheck", o, false);
     if (rc == 0 && rh_kvcheck_json(s.model, &ko, &json, &err))
         rc = session_fail("kvcheck", &err);

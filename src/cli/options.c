@@ -55,6 +55,8 @@ static int put_number(void *field, const struct option_row *row, const char *whe
         ok = str_to_i64(s, &i);
         v = (double)i;
     }
+    if (row == &option_rows[OPT_MAX_TOKENS] && ok && i == 0) /* the library's sign for its default */
+        return bad_value(row, where, text, "at least 1, or -1 for as far as it goes", err);
     if (!ok || v < row->min || v > row->max)
         return bad_value(row, where, text, expected, err);
     if (row->type == OPTION_F32)

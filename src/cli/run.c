@@ -63,6 +63,8 @@ static int follow(struct talk *t, struct rh_request *r, struct chat_message *kep
     int rc, status = 0;
     bool cancelled = false, dim = false;
     while ((rc = rh_poll(r, &e, POLL_MS)) >= 0) {
+        if (rc == 1 && e.kind == RH_EVENT_PROMPT && e.dropped)
+            fprintf(stderr, "[the context is full: the %u oldest messages were left out; /clear starts anew]\n", e.dropped);
         if (rc == 1 && (e.kind == RH_EVENT_TEXT || e.kind == RH_EVENT_REASONING)) {
             show(t, &e, &dim);
             buf_put(e.kind == RH_EVENT_TEXT ? &kept->content : &kept->reasoning, e.text, e.text_n);
@@ -103,7 +105,8 @@ static int answer(struct talk *t)
     const struct options *o = t->o;
     struct rh_request_options r = {.chat = &chat, .max_tokens = o->max_tokens, .ignore_eos = o->ignore_eos, .seed_given = o->given[OPT_SEED],
                                    .seed = o->seed, .sampling = &sampling, .session = "run", .propose = o->propose,
-                                   .propose_depth = o->propose_depth, .output = o->output};
+                                   .propose_depth = o->propose_depth, .output = o->output,
+                                   .truncate = t->line != NULL};
     int rc = session_sampling(&t->s, o, &sampling, &biases);
     rc = rc ? rc : session_stops("run", o, &r, &stop, &stop_ids);
     stop_answer = 0;

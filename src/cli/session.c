@@ -97,8 +97,6 @@ int session_open(struct session *s, const char *verb, const struct options *o, b
 {
     struct rh_error rerr = {0};
     struct err err = {0};
-    if (o->given[OPT_MAX_TOKENS] && o->max_tokens == 0)
-        return session_usage(verb, "--max-tokens: expected at least 1, or -1 for as far as it goes, got 0");
     if (o->kv && rh_kv_check(o->kv, &rerr))
         return session_usage(verb, "--%s", rerr.text);
     if (o->chat_template) {
