@@ -21,20 +21,37 @@ void thread_futex_wake(_Atomic uint32_t *word, int count)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
 }
 
+void thread_cgroup(char path[THREAD_CGROUP_MAX])
+{
+    char line[512];
+    FILE *f = fopen("/proc/self/cgroup", "re");
+    path[0] = 0;
+    while (f && fgets(line, sizeof line, f))
+        if (strncmp(line, "0::", 3) == 0)
+            sscanf(line + 3, "%399s", path);
+    if (f)
+        fclose(f);
+    if (strcmp(path, "/") == 0)
+        path[0] = 0;
+}
+
+bool thread_cgroup_up(char *path)
+{
+    char *slash = strrchr(path, '/');
+    if (slash)
+        *slash = 0;
+    return slash != NULL;
+}
+
 /* CPUs allowed by the quota of the nearest cgroup that has one; UINT32_MAX when none has. */
 static uint32_t quota_cpus(void)
 {
-    char line[512], path[700], cg[400] = "";
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    while (f && fgets(line, sizeof line, f))
-        if (strncmp(line, "0::", 3) == 0)
-            sscanf(line + 3, "%399s", cg);
-    if (f)
-        fclose(f);
+    char path[700], cg[THREAD_CGROUP_MAX];
     uint32_t best = UINT32_MAX;
-    for (;;) {
-        snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", strcmp(cg, "/") ? cg : "");
-        f = fopen(path, "re");
+    thread_cgroup(cg);
+    do {
+        snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", cg);
+        FILE *f = fopen(path, "re");
         long long quota, period;
         if (f && fscanf(f, "%lld %lld", &quota, &period) == 2 && quota > 0 && period > 0) {
             long long n = (quota + period - 1) / period;
@@ -43,11 +60,8 @@ static uint32_t quota_cpus(void)
         }
         if (f)
             fclose(f);
-        char *slash = strrchr(cg, '/');
-        if (!slash || !cg[0])
-            return best;
-        *slash = 0;
-    }
+    } while (thread_cgroup_up(cg));
+    return best;
 }
 
 static void allowed(cpu_set_t *set)

@@ -20,6 +20,10 @@ static inline void thread_pause(void)
 #endif
 }
 
+/* Path of this process's cgroup below /sys/fs/cgroup ("" at the root, and where there are none), and of the one above it: false at the root. */
+enum { THREAD_CGROUP_MAX = 400 };
+void thread_cgroup(char path[THREAD_CGROUP_MAX]);
+bool thread_cgroup_up(char *path);
 uint32_t thread_cpu_count(void);      /* logical CPUs this process may use: affinity and cgroup quota respected, >= 1 */
 uint32_t thread_core_count(void);     /* physical cores among them, >= 1: the default of -t */
 bool thread_pin(uint32_t index);      /* this thread to the index-th allowed physical core; false when it cannot */

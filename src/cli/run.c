@@ -155,30 +155,28 @@ static char *path_of(struct str arg) /* mem_free it */
     return path;
 }
 
-static void cmd_save(struct talk *t, struct str arg)
+/* /save FILE and /load FILE */
+static void with_file(struct talk *t, struct str arg, bool load)
 {
     struct err err = {0};
     char *path = path_of(arg);
     if (!arg.n)
-        fputs("/save needs a file name\n", stderr);
-    else if (chat_save(&t->chat, path, &err))
+        fprintf(stderr, "%s needs a file name\n", load ? "/load" : "/save");
+    else if (load ? chat_load(&t->chat, path, &err) : chat_save(&t->chat, path, &err))
         fprintf(stderr, "%s\n", err.text);
     else
-        fprintf(stderr, "%zu messages saved to %s\n", t->chat.n, path);
+        fprintf(stderr, "%zu messages %s %s\n", t->chat.n, load ? "loaded from" : "saved to", path);
     mem_free(path);
+}
+
+static void cmd_save(struct talk *t, struct str arg)
+{
+    with_file(t, arg, false);
 }
 
 static void cmd_load(struct talk *t, struct str arg)
 {
-    struct err err = {0};
-    char *path = path_of(arg);
-    if (!arg.n)
-        fputs("/load needs a file name\n", stderr);
-    else if (chat_load(&t->chat, path, &err))
-        fprintf(stderr, "%s\n", err.text);
-    else
-        fprintf(stderr, "%zu messages loaded from %s\n", t->chat.n, path);
-    mem_free(path);
+    with_file(t, arg, true);
 }
 
 static void show_params(const struct talk *t)

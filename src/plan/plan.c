@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/str.h"
+#include "base/thread.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -51,30 +52,20 @@ static uint64_t read_number(const char *path) /* UINT64_MAX: absent or "max" */
 /* The tightest limit on the way from this process's cgroup to the root, and what it leaves. */
 static void cgroup_limits(uint64_t *limit, uint64_t *left)
 {
-    char line[512], cg[400] = "", path[700];
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    while (f && fgets(line, sizeof line, f))
-        if (strncmp(line, "0::", 3) == 0)
-            sscanf(line + 3, "%399s", cg);
-    if (f)
-        fclose(f);
+    char cg[THREAD_CGROUP_MAX], path[700];
     *limit = *left = UINT64_MAX;
-    for (;;) {
-        const char *at = strcmp(cg, "/") ? cg : "";
-        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", at);
+    thread_cgroup(cg);
+    do {
+        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", cg);
         uint64_t max = read_number(path);
-        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.current", at);
+        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.current", cg);
         uint64_t now = read_number(path);
         if (max != UINT64_MAX) {
             *limit = max < *limit ? max : *limit;
             uint64_t rest = now == UINT64_MAX || now > max ? 0 : max - now;
             *left = rest < *left ? rest : *left;
         }
-        char *slash = strrchr(cg, '/');
-        if (!slash || !cg[0])
-            return;
-        *slash = 0;
-    }
+    } while (thread_cgroup_up(cg));
 }
 
 void plan_machine_read(struct plan_machine *out)
