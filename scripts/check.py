@@ -239,7 +239,11 @@ def tier_check(run, long=False):
     models = real_models(run)
     single_steps(run, golden, [models[n] for n in models], long)
     matrix_steps(run, golden, models, long)
-    env = {"RHAPSODE": os.path.join(RELEASE, "rhapsode"), "MODELS": MODELS, "RELEASE": RELEASE, **({"LOAD_STREAMS": "2000", "LOAD_SECONDS": "600", "API_EXAMPLES": "200"} if long else {"LOAD_SECONDS": "60"})}
+    more = {"LOAD_SECONDS": "60"}
+    if long:
+        run.step("Python environment for load", ["scripts/setup", "load"])
+        more = {"LOAD_STREAMS": "2000", "LOAD_SECONDS": "600", "API_EXAMPLES": "200", "API_BODIES": "400", "AIPERF": os.path.join(TOP, ".venv-load", "bin", "aiperf")}
+    env = {"RHAPSODE": os.path.join(RELEASE, "rhapsode"), "MODELS": MODELS, "RELEASE": RELEASE, **more}
     run.step("program", [PYTHON, "-m", "pytest", "-q", "tests"], env)
     sanitizer_steps(run, long)
     fuzz_steps(run, 0)

@@ -127,7 +127,7 @@ struct prepare_pool { /* owns its threads, started on first use */
     struct prepare_job *first, **last;
     pthread_t threads[2];
     uint32_t thread_count;
-    bool closing;
+    bool tried, closing; /* tried: threads were started */
 };
 void prepare_open(struct prepare_pool *p);
 int prepare_put(struct prepare_pool *p, struct prepare_job *job, struct err *err);

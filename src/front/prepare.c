@@ -36,10 +36,11 @@ int prepare_put(struct prepare_pool *p, struct prepare_job *job, struct err *err
 {
     int rc = 0;
     pthread_mutex_lock(&p->mutex);
-    /* a thread more while jobs wait, up to all of them */
-    if ((p->thread_count == 0 || p->first) && p->thread_count < sizeof p->threads / sizeof *p->threads &&
-        pthread_create(&p->threads[p->thread_count], NULL, prepare_thread, p) == 0)
-        p->thread_count++;
+    /* all of them with the first job, so that how many there are does not depend on what came at once */
+    for (uint32_t n = sizeof p->threads / sizeof *p->threads; p->thread_count < n && !p->tried; p->thread_count++)
+        if (pthread_create(&p->threads[p->thread_count], NULL, prepare_thread, p))
+            break;
+    p->tried = p->thread_count > 0;
     if (p->thread_count == 0)
         rc = err_set(err, ERR_NOMEM, "cannot start a preparation thread");
     else {

@@ -7,6 +7,7 @@ import sys
 import urllib.error
 import urllib.request
 
+import pytest
 from serving import GOLDEN, Server
 
 VALUES = [None, True, False, 0, 1, -1, 3, 1.5, 1e308, -1e308, 2**63, 2**64 - 1, "", "x", "\u0000", "\U0001f30a", "auto", [], [1], ["a"], [None], [[1, 2]], {}, {"a": 1},
@@ -16,8 +17,16 @@ GOOD = {"messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "input"
         "options": {"num_predict": 2}}
 
 
-def test_routes_are_in_it(server):
-    doc = server.json("/openapi.json")
+@pytest.fixture(scope="module")
+def tiny():
+    """What is asked without a limit goes on to the end of its context."""
+    s = Server(os.path.join(GOLDEN, "llama"), "--context", "128", "--header-timeout", "2")
+    yield s
+    s.stop()
+
+
+def test_routes_are_in_it(tiny):
+    doc = tiny.json("/openapi.json")
     assert doc["openapi"].startswith("3.1")
     for path in ("/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/responses/{id}", "/api/chat", "/health", "/metrics"):
         assert path in doc["paths"]
@@ -39,10 +48,10 @@ def check_shape(path, body, reply):
     assert (error.get("param") or "").startswith("/") and error["message"], (path, body, reply)
 
 
-def test_no_body_brings_a_5xx(server):
+def test_no_body_brings_a_5xx(tiny):
     """Fields of each body with values of every kind: what is refused is named."""
     rng = random.Random(3)
-    doc = server.json("/openapi.json")
+    doc = tiny.json("/openapi.json")
     statuses = {}
     for path, methods in doc["paths"].items():
         if "post" not in methods:
@@ -57,7 +66,7 @@ def test_no_body_brings_a_5xx(server):
             if body.get("n") or body.get("max_tokens", 1) in (None, -1):
                 body["max_tokens"] = 2
             body.pop("ignore_eos", None)
-            request = urllib.request.Request(server.url + path.replace("{id}", "x"), data=json.dumps(body).encode(), headers={"Content-Type": "application/json"})
+            request = urllib.request.Request(tiny.url + path.replace("{id}", "x"), data=json.dumps(body).encode(), headers={"Content-Type": "application/json"})
             try:
                 with urllib.request.urlopen(request, timeout=120) as reply:
                     reply.read()
@@ -68,17 +77,15 @@ def test_no_body_brings_a_5xx(server):
             assert status < 500, (path, body, status)
             statuses[status] = statuses.get(status, 0) + 1
     assert statuses[200] > 20 and statuses[400] > 20, statuses
-    server.until_idle(60)
+    tiny.until_idle(60)
 
 
-def test_schemathesis(tmp_path):
+def test_schemathesis(tiny, tmp_path):
     """Requests made from the document, good ones and bad ones, by schemathesis: none brings a 5xx, or an answer the document does not know.
-    API_EXAMPLES: of each route.  On a tiny model: what is asked without a limit goes on to the end of its context."""
-    s = Server(os.path.join(GOLDEN, "llama"), "--context", "128", "--header-timeout", "2")
-    done = subprocess.run([os.path.join(os.path.dirname(sys.executable), "schemathesis"), "run", s.url + "/openapi.json", "--url", s.url, "--checks",
+    API_EXAMPLES: of each route."""
+    done = subprocess.run([os.path.join(os.path.dirname(sys.executable), "schemathesis"), "run", tiny.url + "/openapi.json", "--url", tiny.url, "--checks",
                            "not_a_server_error,content_type_conformance,response_schema_conformance", "--max-examples", os.environ.get("API_EXAMPLES", "4"),
                            "--seed", "1", "--request-timeout", "60", "--phases", "examples,coverage,fuzzing", "--no-color"],
                           cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert done.returncode == 0, done.stdout[-20000:]
-    s.until_idle(60)
-    s.stop()
+    tiny.until_idle(60)

@@ -33,6 +33,8 @@ struct sampling_word {
     float temperature, top_p, repetition, presence;
     uint32_t window, n, top;
     bool logprobs, some_ids;
+    enum engine_pool pool; /* no answer but an embedding */
+    bool begins;           /* the answer begins as one of some texts, as a required call does */
 };
 enum { CHOICES = 3, TOKENS = 40, TOP = 4, PROMPT = 150, MODELS_MAX = 128 };
 
@@ -42,6 +44,7 @@ struct answer {
         uint32_t count, finish, ids[TOKENS], top_ids[TOKENS][TOP];
         float logprobs[TOKENS], top_logprobs[TOKENS][TOP];
     } choice[CHOICES];
+    uint64_t embedding[2]; /* hash of the vector; 0: none */
 };
 
 /* a model opened on a device, an engine over it */

@@ -31,12 +31,15 @@ const struct propose_word propose_words[] = {
 const uint32_t propose_count = COUNT(propose_words);
 
 const struct sampling_word sampling_words[] = {
-    {"greedy", 0, 1, 1, 0, 0, 1, 0, false, false},
-    {"seeded", 0.9f, 0.95f, 1, 0, 0, 1, 0, false, false},
-    {"penalties", 0.8f, 1, 1.2f, 0.3f, 24, 1, 0, false, false},
-    {"logprobs", 0, 1, 1, 0, 0, 1, TOP, true, false},
-    {"n = 3", 1, 0.9f, 1, 0, 0, 3, 2, true, false},
-    {"only some ids", 0.7f, 1, 1, 0, 0, 1, TOP, true, true},
+    {"greedy", 0, 1, 1, 0, 0, 1, 0, false, false, 0, false},
+    {"seeded", 0.9f, 0.95f, 1, 0, 0, 1, 0, false, false, 0, false},
+    {"penalties", 0.8f, 1, 1.2f, 0.3f, 24, 1, 0, false, false, 0, false},
+    {"logprobs", 0, 1, 1, 0, 0, 1, TOP, true, false, 0, false},
+    {"n = 3", 1, 0.9f, 1, 0, 0, 3, 2, true, false, 0, false},
+    {"only some ids", 0.7f, 1, 1, 0, 0, 1, TOP, true, true, 0, false},
+    {"embedding, last", 0, 1, 1, 0, 0, 1, 0, false, false, ENGINE_POOL_LAST, false},
+    {"embedding, mean", 0, 1, 1, 0, 0, 1, 0, false, false, ENGINE_POOL_MEAN, false},
+    {"begins as required", 0.9f, 1, 1, 0, 0, 1, 0, false, false, 0, true},
 };
 const uint32_t sampling_count = COUNT(sampling_words);
 

@@ -1,9 +1,12 @@
 /* tests/law/matrix_run.c - one cell of the law matrix: the machine it runs on, what stands around the request, and the comparison. */
 #include "law/matrix.h"
 
+#include "base/buf.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "engine/backends.h"
+#include "grammar/texts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,12 +107,46 @@ static void prompt_make(uint32_t *ids, uint32_t n, uint32_t vocab, uint32_t seed
     }
 }
 
+/* Ids as the texts "<ID>", for a constraint on texts; made for one vocabulary at a time. */
+static struct id_texts *texts_of(uint32_t vocab)
+{
+    static struct id_texts t;
+    static struct buf bytes;
+    if (t.count == vocab)
+        return &t;
+    mem_free(t.order);
+    mem_free((void *)(uintptr_t)t.ends);
+    mem_free((void *)(uintptr_t)t.special);
+    bytes.n = 0;
+    uint32_t *ends = mem_try_array(vocab, sizeof *ends), *special = mem_try_zero(constraint_words(vocab), sizeof *special);
+    for (uint32_t id = 0; ends && id < vocab; id++) {
+        id_bytes(NULL, id, &bytes);
+        ends[id] = (uint32_t)bytes.n;
+    }
+    t = (struct id_texts){.count = vocab, .bytes = bytes.p, .ends = ends, .special = special};
+    if (!ends || !special || bytes.failed || id_texts_sort(&t, NULL))
+        abort();
+    return &t;
+}
+
+/* One of these texts, the model's choice where they part, forced where it has none. */
+static int open_beginning(void *ctx, uint32_t vocab, struct constraint **out, struct err *err)
+{
+    static const struct str texts[] = {STR("<3><8><21><5><34><55><13>"), STR("<3><9><2><40><41>"), STR("<7><3>")};
+    struct texts_config cfg = {.ids = texts_of(vocab), .texts = texts, .count = 3};
+    (void)ctx;
+    return constraint_texts_open(&cfg, vocab, out, err);
+}
+
 static struct engine_request_config request_config(const struct sampling_word *s, uint64_t seed)
 {
     struct engine_request_config c = {.max_tokens = TOKENS, .n = s->n, .top = s->top, .logprobs = s->logprobs, .penalty_window = s->window};
     c.sampling = (struct sample_params){.temperature = s->temperature, .top_p = s->top_p, .typical_p = 1, .repetition_penalty = s->repetition,
                                         .presence_penalty = s->presence, .seed = seed, .order = {0, 1, 2, 3, 4, 5}};
     static const uint32_t some[] = {1, 4, 9, 16, 25, 36, 49, 64, 81, 100, 121, 144, 169, 196, 225, 256, 289, 324, 361};
+    static const struct constraint_source beginning = {open_beginning, NULL};
+    c.pool = s->pool;
+    c.constraint = s->begins ? &beginning : NULL;
     if (s->some_ids) {
         c.allowed_ids = some;
         c.allowed_count = sizeof some / sizeof *some;
@@ -130,7 +167,7 @@ static struct engine_request *submit(struct machine *m, const struct engine_requ
     return r;
 }
 
-static void finish(struct engine_request *r, uint32_t n, struct answer *out)
+static void finish(struct machine *m, struct engine_request *r, uint32_t n, struct answer *out)
 {
     struct answer dropped;
     struct answer *a = out ? out : &dropped;
@@ -158,6 +195,12 @@ static void finish(struct engine_request *r, uint32_t n, struct answer *out)
         if (done < n)
             engine_request_wait(r, seen, -1);
     }
+    const float *pooled = engine_request_outcome(r, 0)->pooled;
+    if (pooled) {
+        struct hash128 h = hash_xxh3(pooled, model_info(m->model)->hidden * sizeof *pooled);
+        a->embedding[0] = h.lo;
+        a->embedding[1] = h.hi;
+    }
     engine_request_release(r);
 }
 
@@ -165,7 +208,7 @@ static void run_to_end(struct machine *m, const struct engine_request_config *c,
 {
     struct engine_request *r = submit(m, c, ids, n);
     if (r)
-        finish(r, c->n ? c->n : 1, out);
+        finish(m, r, c->n ? c->n : 1, out);
 }
 
 /* ---- what stands before and beside ---- */
@@ -229,11 +272,11 @@ static void run_request(struct machine *m, const struct cell *cell, bool plain, 
     memset(out, 0, sizeof *out);
     mine = submit(m, &c, prompt, PROMPT);
     if (mine)
-        finish(mine, c.n, out);
+        finish(m, mine, c.n, out);
     for (uint32_t i = 0; i < count; i++)
         engine_request_cancel(others[i]);
     for (uint32_t i = 0; i < count; i++)
-        finish(others[i], choices[i], NULL);
+        finish(m, others[i], choices[i], NULL);
 }
 
 /* ---- cells ---- */
@@ -263,6 +306,14 @@ static enum verdict machine_for(struct matrix *x, struct machine *m, const struc
     return m->refused ? CELL_REFUSED : CELL_GOOD;
 }
 
+static bool whole(const struct answer *a, const struct cell *cell)
+{
+    const struct sampling_word *s = &sampling_words[cell->word[AXIS_SAMPLING]];
+    if (s->pool)
+        return a->choice[0].count == 0 && a->embedding[0];
+    return a->choice[0].count == TOKENS && (!s->begins || a->choice[0].ids[0] == 3 || a->choice[0].ids[0] == 7);
+}
+
 /* The first machine with that backend is the plain one. */
 static uint32_t plain_machine(const struct matrix *x, uint32_t machine)
 {
@@ -280,7 +331,7 @@ static enum verdict find_plain(struct matrix *x, const struct cell *cell, const 
     struct plain_answer *p = &x->answers[(at * x->sizes[AXIS_MACHINE] + machine) * sampling_count + cell->word[AXIS_SAMPLING]];
     *out = &p->answer;
     if (atomic_load(&p->there))
-        return p->answer.choice[0].count == TOKENS ? CELL_GOOD : CELL_WRONG;
+        return whole(&p->answer, cell) ? CELL_GOOD : CELL_WRONG;
     enum verdict v = machine_for(x, &x->plain, cell, machine, false);
     if (v != CELL_GOOD)
         return v;
@@ -288,7 +339,7 @@ static enum verdict find_plain(struct matrix *x, const struct cell *cell, const 
     run_request(&x->plain, cell, true, &answer);
     p->answer = answer;
     atomic_store(&p->there, true);
-    return answer.choice[0].count == TOKENS ? CELL_GOOD : CELL_WRONG;
+    return whole(&answer, cell) ? CELL_GOOD : CELL_WRONG;
 }
 
 enum verdict matrix_run(struct matrix *x, const struct cell *cell)
@@ -313,7 +364,8 @@ enum verdict matrix_run(struct matrix *x, const struct cell *cell)
         tell(x, cell, "a step asked for memory");
         return CELL_WRONG;
     }
-    if (preempting && after.preempted == before.preempted) {
+    bool embeds = sampling_words[cell->word[AXIS_SAMPLING]].pool != ENGINE_POOL_NONE; /* it has no tokens after which it could be */
+    if (preempting && !embeds && after.preempted == before.preempted) {
         tell(x, cell, "nothing was pre-empted");
         return CELL_WRONG;
     }
