@@ -1,6 +1,6 @@
 /* bench/step.c - where a decode step's time goes: per kind of record, at barriers, outside kernels.
  *
- * Usage: bench_step MODEL [-t threads] [-n sequences] [-d depth] [-r steps] [-e]
+ * Usage: bench_step MODEL [-t threads] [-n sequences] [-d depth] [-r steps] [-k format] [-e]
  * Every step is one row of each sequence, greedy.  Times are worker 0's; "host" is what enqueuing takes on the calling thread,
  * "outside" all of a step's wall time in which worker 0 ran no record.  -e: through the engine, whose requests are polled by this
  * thread; "outside" is then what the whole loop costs: plan, commit, events. */
@@ -16,7 +16,7 @@
 enum { SEQUENCES_MAX = 256, ROWS_MAX = 512 };
 
 struct options {
-    const char *path;
+    const char *path, *kv;
     uint32_t threads, sequences, depth, steps;
     bool engine;
 };
@@ -153,8 +153,8 @@ static void run_engine(struct run *r, const struct options *o)
 
 static bool parse(int argc, char **argv, struct options *o)
 {
-    for (int c; (c = getopt(argc, argv, "t:n:d:r:e")) != -1;) {
-        uint32_t v = c == '?' || c == 'e' ? 0 : (uint32_t)strtoul(optarg, NULL, 10);
+    for (int c; (c = getopt(argc, argv, "t:n:d:r:k:e")) != -1;) {
+        uint32_t v = c == '?' || c == 'e' || c == 'k' ? 0 : (uint32_t)strtoul(optarg, NULL, 10);
         if (c == 't')
             o->threads = v;
         else if (c == 'n')
@@ -163,6 +163,8 @@ static bool parse(int argc, char **argv, struct options *o)
             o->depth = v;
         else if (c == 'r')
             o->steps = v;
+        else if (c == 'k')
+            o->kv = optarg;
         else if (c == 'e')
             o->engine = true;
         else
@@ -174,14 +176,14 @@ static bool parse(int argc, char **argv, struct options *o)
 
 int main(int argc, char **argv)
 {
-    struct options o = {.sequences = 1, .depth = 32, .steps = 64};
+    struct options o = {.kv = "f16", .sequences = 1, .depth = 32, .steps = 64};
     if (!parse(argc, argv, &o)) {
-        fprintf(stderr, "usage: bench_step MODEL [-t threads] [-n sequences, at most %d] [-d depth] [-r steps] [-e]\n", SEQUENCES_MAX);
+        fprintf(stderr, "usage: bench_step MODEL [-t threads] [-n sequences, at most %d] [-d depth] [-r steps] [-k format] [-e]\n", SEQUENCES_MAX);
         return 1;
     }
     struct err err = {0};
     struct run r;
-    struct run_config cfg = {.backend = "cpu", .threads = o.threads, .kv = "f16", .context = o.depth + o.steps + 8, .rows_max = ROWS_MAX,
+    struct run_config cfg = {.backend = "cpu", .threads = o.threads, .kv = o.kv, .context = o.depth + o.steps + 8, .rows_max = ROWS_MAX,
                              .logit_rows_max = o.sequences, .kv_bytes = (uint64_t)2 << 30};
     must(run_open(&r, o.path, &cfg, &err), &err);
     if (o.engine) {

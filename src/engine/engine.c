@@ -11,9 +11,16 @@
 #include "plan/plan.h"
 
 #include <limits.h>
+#include <stdlib.h>
 
 _Static_assert((int)MODEL_STEPS_IN_FLIGHT <= (int)STEPS_MAX, "a step each");
 enum { RUNNING_DEFAULT = 64, WAITING_DEFAULT = 4096, ROWS_DEFAULT = 512, REWIND_SLACK = 2 * KV_PAGE };
+
+#ifdef NDEBUG
+enum { CHECK_EVERY = 0, CHECK_ABORTS = 0 };
+#else
+enum { CHECK_EVERY = 256, CHECK_ABORTS = 1 }; /* debug builds look at their state now and then */
+#endif
 
 /* a function to run alone; lives on its caller's stack until done */
 struct engine_task {
@@ -135,6 +142,8 @@ static void check_state(struct engine *e)
         return;
     e->check_failures++;
     log_put(LOG_ERROR, "engine: %s", err.text);
+    if (CHECK_ABORTS)
+        abort();
 }
 
 /* A step is planned and run when one more may be in flight, and the oldest committed when none more may be, or none could be. */
@@ -231,6 +240,7 @@ static void set_defaults(struct engine_config *c)
     c->running_max = c->running_max ? c->running_max : RUNNING_DEFAULT;
     c->running_max = c->running_max < c->rows_max ? c->running_max : c->rows_max;
     c->waiting_max = c->waiting_max ? c->waiting_max : WAITING_DEFAULT;
+    c->check_every = c->check_every ? c->check_every : CHECK_EVERY;
 }
 
 void engine_kv_config(struct model *model, struct device *device, uint32_t rows_max, struct kv_config *out)

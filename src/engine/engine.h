@@ -49,7 +49,8 @@ struct engine_config {
     bool retain_none;             /* keep no state of ended sequences; running ones share theirs all the same */
     uint32_t mark_every;          /* see kv_config */
     uint32_t preempt_at;          /* tests: every sequence is pre-empted once, when it has so many tokens; 0 = only when pages run out */
-    uint32_t check_every;         /* tests: kv_check after every so many turns, failures counted in stats.check_failures; 0 = never */
+    uint32_t check_every;         /* tests: kv_check after every so many turns, failures counted in stats.check_failures; 0 = never (debug builds: now
+                                   * and then, and a failure aborts) */
     struct model *draft;          /* a smaller model of the same vocabulary that guesses, on the same device; borrowed; NULL */
     uint64_t draft_state_bytes;   /* budget of its state */
     /* The bytes of an id in the text, for stop strings; called on the engine thread. */
