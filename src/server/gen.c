@@ -405,7 +405,26 @@ static int submit_all(struct gen *g, struct params *p, const struct gen_input *i
     return 0;
 }
 
-static struct gen *gen_new(const struct call *c, const struct params *p, uint32_t inputs, const struct buf *ignored)
+/* What is asked, for the log: the chat, or texts and ids with line ends between. */
+static char *prompt_text(const struct params *p, const struct gen_input *inputs, uint32_t count)
+{
+    struct buf b = {0};
+    struct rh_text whole = p->o.chat ? p->o.chat->messages_json : p->o.prompt;
+    if (!inputs)
+        buf_put(&b, whole.p, whole.n);
+    for (uint32_t i = 0; inputs && i < count; i++) {
+        buf_z(&b, i ? "\n" : "");
+        buf_put(&b, inputs[i].text.p, inputs[i].text.n);
+        for (size_t k = 0; k < inputs[i].id_count; k++)
+            buf_printf(&b, k ? " %u" : "%u", inputs[i].ids[k]);
+    }
+    buf_cstr(&b);
+    if (b.failed)
+        buf_free(&b);
+    return b.p; /* a heap block like any other */
+}
+
+static struct gen *gen_new(const struct call *c, const struct params *p, const struct gen_input *list, uint32_t inputs, const struct buf *ignored)
 {
     struct gen *g = mem_try_zero(1, sizeof *g);
     if (!g)
@@ -418,9 +437,8 @@ static struct gen *gen_new(const struct call *c, const struct params *p, uint32_
     g->prompts = g->prompt_scores ? mem_try_zero(inputs, sizeof *g->prompts) : NULL;
     g->choices = mem_try_zero(g->choice_count, sizeof *g->choices);
     g->model = p->model.p ? mem_try_strndup(p->model.p, p->model.n) : mem_try_strndup(c->s->cfg->model_id, strlen(c->s->cfg->model_id));
-    struct rh_text prompt = p->o.chat ? p->o.chat->messages_json : p->o.prompt;
-    if (c->s->cfg->log_prompts && prompt.p)
-        g->logged = mem_try_strndup(prompt.p, prompt.n);
+    if (c->s->cfg->log_prompts)
+        g->logged = prompt_text(p, list, inputs);
     g->number = ++c->s->gen_number;
     if (ignored && ignored->n)
         g->ignored = mem_try_strndup(ignored->p, ignored->n);
@@ -497,7 +515,7 @@ int gen_start(const struct call *c, struct params *p, const struct gen_input *in
     options_of(p, c);
     if (tenant_of(p, c, e))
         return -1;
-    if (!(g = gen_new(c, p, input_count, ignored)))
+    if (!(g = gen_new(c, p, inputs, input_count, ignored)))
         return api_fail(e, 503, NULL, "", "out of memory");
     g->s = s;
     g->api = api;

@@ -124,7 +124,7 @@ BAD = [({"max_tokens": 0}, "/max_tokens"), ({"max_tokens": None}, "/max_tokens")
        ({"messages": [*MESSAGES, {"role": "assistant", "content": "The"}]}, "/messages/1"), ({"tools": [{"name": "x"}]}, "/tools/0"),
        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "/tools/0/type"), ({"tool_choice": {"type": "any"}}, "/tool_choice"),
        ({"thinking": {"type": "maybe"}}, "/thinking"), ({"stop_sequences": [1]}, "/stop_sequences/0"), ({"temperature": "x"}, "/temperature"),
-       ({"mcp_servers": []}, "/mcp_servers"), ({"output_config": {"format": {}}}, "/output_config/format"), ({"max_tokens": 9000}, None)]
+       ({"mcp_servers": []}, "/mcp_servers"), ({"output_config": {"format": {}}}, "/output_config/format"), ({"max_tokens": 9000}, "/messages")]
 
 
 @pytest.mark.parametrize("fields,param", BAD, ids=[json.dumps(f)[:50] for f, _ in BAD])
