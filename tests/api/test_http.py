@@ -2,6 +2,7 @@
 who leaves is cancelled."""
 import json
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -234,6 +235,9 @@ def test_keep_alive_comments_while_a_prompt_is_read(server):
         s.sendall(stream_request(2, prompt="word " * 1500))
         got = read_until(s, b"[DONE]")
         assert status(got) == 200 and b": keep-alive\n\n" in got and got.count(b'"finish_reason":"length"') == 1
+        s.sendall(stream_request(2, prompt="words " * 1500, return_progress=True))
+        steps = re.findall(rb": progress (\d+)/(\d+)\n\n", read_until(s, b"[DONE]"))
+        assert steps and all(0 <= int(done) <= int(total) and int(total) > 1500 for done, total in steps)
 
 
 # ---- servers of their own ----

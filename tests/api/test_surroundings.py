@@ -61,6 +61,19 @@ def test_frequency_penalty_and_kept_formats(plain):
     assert plain.json("/v1/completions", {**body, "kv": "f16", "propose": "lookup", "propose_depth": 4})["choices"][0]["token_ids"] == base
 
 
+def test_stop_ids_and_limits_by_both_names(plain):
+    body = {"prompt": ids(3, 12), "max_tokens": 30, "temperature": 0, "return_token_ids": True, "ignore_eos": True}
+    out = plain.json("/v1/completions", body)["choices"][0]["token_ids"]
+    stop = out[9]
+    cut = plain.json("/v1/completions", {**body, "stop_token_ids": [stop]})["choices"][0]
+    assert cut["finish_reason"] == "stop" and cut["token_ids"] == out[:out.index(stop)]
+    chat = {"messages": [{"role": "user", "content": "x"}], "ignore_eos": True}
+    for name in ("max_tokens", "max_completion_tokens"):
+        assert plain.json("/v1/chat/completions", {**chat, name: 7})["usage"]["completion_tokens"] == 7
+    n = plain.json("/v1/completions", {**body, "min_tokens": 5, "stop_token_ids": [out[0]]})["choices"][0]["token_ids"]
+    assert len(n) >= 5
+
+
 # ---- keys ----
 
 def test_keys_share_places_evenly(tmp_path):
@@ -81,6 +94,56 @@ def test_keys_share_places_evenly(tmp_path):
     for t in threads:
         t.join()
     assert ended.index("secret-f") < 7, ended
+    s.stop()
+
+
+# ---- queues and slow peers ----
+
+def read_until(c, what):
+    got = b""
+    while what not in got:
+        chunk = c.recv(65536)
+        assert chunk, got
+        got += chunk
+    return got
+
+
+def begin(s, body):
+    c = socket.create_connection(("127.0.0.1", s.port), timeout=60)
+    data = json.dumps(body).encode()
+    c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+    return c
+
+
+def test_a_full_queue_says_when_to_come_again():
+    s = Server(LLAMA, "--queue", "1", "--rows", "1", "-t", "1", "--heartbeat", "1")
+    first = begin(s, {"prompt": ids(4, 400), "max_tokens": 100, "ignore_eos": True, "stream": True, "n": 8})
+    while s.stats()["requests"]["under_way"] == 0:
+        time.sleep(0.005)
+    with pytest.raises(urllib.error.HTTPError) as e:
+        s.json("/v1/completions", {"prompt": [5], "max_tokens": 1})
+    assert e.value.code == 429 and int(e.value.headers["Retry-After"]) >= 1 and json.loads(e.value.read())["error"]["code"] == "queue_full"
+    assert s.stats()["requests"]["rejected"] == 1
+    read_until(first, b"[DONE]")
+    first.close()
+    assert s.json("/v1/completions", {"prompt": [5], "max_tokens": 1})["usage"]["completion_tokens"] == 1
+    s.stop()
+
+
+def test_a_peer_that_takes_nothing_is_cut_off():
+    """Of a stream and of a whole answer in pieces alike; what it held is free again."""
+    s = Server(LLAMA, "--write-timeout", "2")
+    c = []
+    for body in ({"prompt": ids(5, 8), "max_tokens": 500, "ignore_eos": True, "logprobs": 128, "n": 16, "stream": True},
+                 {"prompt": [ids(k, 450) for k in range(40)], "max_tokens": 1, "prompt_logprobs": 20}):
+        c.append(begin(s, body))
+        c[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    end = time.monotonic() + 60
+    while s.stats()["connections"]["open"] > 1 or s.stats()["requests"]["under_way"]:
+        assert time.monotonic() < end, s.stats()
+        time.sleep(0.2)
+    for peer in c:
+        peer.close()
     s.stop()
 
 
