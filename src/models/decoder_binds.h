@@ -63,6 +63,11 @@
 
 #define BINDS_O_BIAS BIND_VECTOR(V_O_BIAS, "attn_output.bias", "self_attn.o_proj.bias", DIM_HIDDEN, .when = HP_O_BIAS)
 
+/* of config.json of GLM's that read pictures: ids that stand for one */
+#define GLM_KEYS_PICTURES                                                                                                        \
+    "image_token_id", "image_start_token_id", "image_end_token_id", "video_token_id", "video_start_token_id",                    \
+        "video_end_token_id", "vision_start_token_id", "vision_end_token_id"
+
 /* experts; `hf_router`: what the router is called in Hugging Face files */
 #define EXPERT_KEYS_TRAINING "router_aux_loss_coef", "output_router_logits" /* of config.json; nothing of a forward */
 #define BIND_STACK(slot_, gguf_, hf_, rows_, cols_, ...)                                                                         \

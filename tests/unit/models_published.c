@@ -207,7 +207,7 @@ static void test_published(void **state)
             check_gguf(&f, yyjson_obj_get(f.line, "older"), &hp);
         }
     }
-    assert_true(lines >= 45);
+    assert_true(lines >= 47);
     json_free(doc);
     buf_free(&text);
 }
