@@ -41,7 +41,8 @@ int hub_pull(const char *store, const char *spec, const struct hub_pull_options 
 int hub_store_add(const char *store, const char *name, const char *dir, const char *const *names, size_t count, const char *sha256, struct err *err);
 /* Does a file of that name belong to a safetensors model? */
 bool hub_model_file(struct str name);
-/* JSON: [{"name", "path", "bytes", "complete", "modified", "sha256"}], sorted by name, sha256 where it is one file and known; partial pulls are listed with complete = false. */
+/* JSON: [{"name", "path", "bytes", "complete", "modified", "sha256"}], sorted by name, sha256 where it is one file and known; partial pulls are
+ * listed with complete = false. */
 int hub_store_list(const char *store, struct buf *json, struct err *err);
 int hub_store_remove(const char *store, const char *name, struct err *err);
 /* Path of a complete entry: exact name, or the only one that starts with `name`.  ERR_NOT_FOUND says which may have been meant. */
