@@ -155,7 +155,7 @@ void conn_refuse(struct http_conn *c, int status, const char *text)
     c->server->handler.refusal(c->server->handler.ctx, status, text, &body);
     c->end_after = true;
     c->state = CONN_BUSY;
-    http_reply(c, status, "application/json", (struct str){0}, buf_view(&body));
+    http_reply(c, status, "application/json", status == 429 || status == 503 ? STR("Retry-After: 1\r\n") : (struct str){0}, buf_view(&body));
     buf_free(&body);
 }
 
@@ -341,7 +341,7 @@ void conn_accept(struct http_listener *l)
         if (c->tls)
             conn_close(c);
         else
-            conn_refuse(c, 503, "too many connections");
+            conn_refuse(c, 429, "too many connections");
         return;
     }
     conn_read_on(c);
