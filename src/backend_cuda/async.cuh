@@ -29,18 +29,29 @@ static __device__ __forceinline__ void bar_wait(uint32_t bar, uint32_t parity)
                  "r"(parity)
                  : "memory");
 }
+/* The same by a thread that has time: it leaves the others their turns. */
+static __device__ __forceinline__ void bar_wait_idle(uint32_t bar, uint32_t parity)
+{
+    asm volatile("{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nnanosleep.u32 32;\nbra AGAIN;\nDONE:\n}" ::"r"(bar),
+                 "r"(parity)
+                 : "memory");
+}
 /* An arrival of the lanes that say so; no branch. */
 static __device__ __forceinline__ void bar_arrive_if(uint32_t bar, bool mine)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(bar), "r"((uint32_t)mine) : "memory");
 }
-/* The same at the barrier of the same place in a block of the cluster.  It orders no data but what bulk copies bring and products read: a release towards the
- * cluster would wait for all stores, each time. */
-static __device__ __forceinline__ void bar_arrive_in(uint32_t bar, uint32_t block, bool mine)
+/* The barrier of the same place in a block of the cluster, and an arrival there.  It orders no data but what bulk copies bring and products read: a release
+ * towards the cluster would wait for all stores, each time. */
+static __device__ __forceinline__ uint32_t bar_far(uint32_t bar, uint32_t block)
 {
-    asm volatile("{\n.reg .b32 there;\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "@p mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(bar), "r"(block), "r"((uint32_t)mine)
-                 : "memory");
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(bar), "r"(block));
+    return there;
+}
+static __device__ __forceinline__ void bar_arrive_far(uint32_t there, bool mine)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared::cluster.b64 _, [%0];\n}" ::"r"(there), "r"((uint32_t)mine) : "memory");
 }
 static __device__ __forceinline__ void cluster_sync(void)
 {
@@ -68,6 +79,10 @@ static __device__ __forceinline__ void bulk_copy_all(uint32_t to, const void *fr
 static __device__ __forceinline__ void some_sync(uint32_t id, uint32_t threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+static __device__ __forceinline__ void some_arrive(uint32_t id, uint32_t threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 #endif

@@ -142,15 +142,17 @@ static int row_attention(struct device *d, const struct cuda_p_attention *a, con
 static int tall_attention(struct device *d, struct cuda_p_attention *p, const struct op_attention *op)
 {
     const struct kv_layer *l = op->layer;
-    const void *kernel = halves_only(l) && op->softcap == 0 ? cuda_kernel_attend_tall(l->d_k, l->d_v) : NULL;
-    if (kernel && cuda_attend_tall_smem(l->d_k) > d->smem_max)
+    bool halves = halves_only(l) && op->softcap == 0, wide = d->wgmma && halves && l->d_k == l->d_v && cuda_kernel_attend_wide(l->d_k);
+    const void *kernel = wide ? cuda_kernel_attend_wide(l->d_k) : halves ? cuda_kernel_attend_tall(l->d_k, l->d_v) : NULL;
+    uint32_t smem = !kernel ? 0 : wide ? cuda_attend_wide_smem(l->d_k) : cuda_attend_tall_smem(l->d_k);
+    if (smem > d->smem_max)
         kernel = NULL;
     p->tile_vectors = kernel ? CUDA_ATTEND_TALL_VECTORS : TALL_VECTORS;
     int rc = tiles_get(d, op, p->tile_vectors, 0, &p->tiles);
     if (rc)
         return rc;
     if (kernel)
-        return cuda_launch(d, kernel, d->workers, 1, 1, CUDA_ATTEND_TALL_THREADS, cuda_attend_tall_smem(l->d_k), p, sizeof *p);
+        return cuda_launch(d, kernel, d->workers, 1, 1, CUDA_ATTEND_TALL_THREADS, smem, p, sizeof *p);
     return cuda_launch(d, cuda_kernels_attention[CUDA_K_ATTENTION_TALL], d->workers, 1, 1, 512, cuda_attention_smem(l->d_k, l->d_v, true), p, sizeof *p);
 }
 

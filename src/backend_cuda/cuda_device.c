@@ -112,11 +112,15 @@ static int kernels_carve(const void *const *large, size_t count, struct err *err
 /* Kernels that only Hopper has. */
 static int hopper_allow(const struct device *d, struct err *err)
 {
-    int rc = carve(cuda_kernels_few[0], CUDA_KIND_COUNT * CUDA_FEW_WIDTHS, err);
+    const void *wide[] = {cuda_kernel_attend_wide(64), cuda_kernel_attend_wide(128)};
+    int rc = carve(wide, 2, err);
+    rc = rc ? rc : smem_allow(wide[0], (int)cuda_attend_wide_smem(64), err);
+    rc = rc ? rc : smem_allow(wide[1], (int)cuda_attend_wide_smem(128), err);
+    rc = rc ? rc : carve(cuda_kernels_few[0], CUDA_KIND_COUNT * CUDA_FEW_WIDTHS, err);
     rc = rc ? rc : carve(cuda_kernels_row, CUDA_KIND_COUNT, err);
-    rc = rc ? rc : carve(cuda_kernels_tall, CUDA_KIND_COUNT, err);
     for (int k = 0; k < CUDA_KIND_COUNT && rc == 0; k++) {
-        rc = smem_allow(cuda_kernels_tall[k], (int)cuda_tall_smem(), err);
+        rc = carve(&cuda_kernels_tall[k].kernel, 1, err);
+        rc = rc ? rc : smem_allow(cuda_kernels_tall[k].kernel, (int)cuda_kernels_tall[k].smem, err);
         rc = rc ? rc : smem_allow(cuda_kernels_row[k], (int)d->smem_max, err);
         for (int w = 0; w < CUDA_FEW_WIDTHS && rc == 0; w++)
             rc = smem_allow(cuda_kernels_few[k][w], (int)d->smem_max, err);

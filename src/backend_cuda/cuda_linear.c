@@ -72,10 +72,10 @@ static int row_launch(struct device *d, enum cuda_kind kind, struct cuda_p_linea
 
 static int tall_launch(struct device *d, enum cuda_kind kind, const struct cuda_p_linear *p)
 {
-    uint32_t pairs = blocks(p->pair ? blocks(p->tiles / 2, 4) : blocks(p->tiles, 8), CUDA_TALL_CLUSTER);
-    uint64_t all = (uint64_t)pairs * blocks(p->rows, CUDA_TALL_ROWS), most = d->workers / CUDA_TALL_CLUSTER;
-    return cuda_launch(d, cuda_kernels_tall[kind], (uint32_t)(all < most ? all : most) * CUDA_TALL_CLUSTER, 1, 1, CUDA_TALL_THREADS, cuda_tall_smem(), p,
-                       sizeof *p);
+    const struct cuda_tall *k = &cuda_kernels_tall[kind];
+    uint32_t cluster = k->cx * k->cw, groups = blocks(blocks(p->tiles, CUDA_TALL_WIDE / CUDA_TILE), k->cx);
+    uint64_t all = (uint64_t)groups * blocks(blocks(p->rows, CUDA_TALL_ROWS), k->cw), most = d->workers / cluster;
+    return cuda_launch(d, k->kernel, (uint32_t)(all < most ? all : most) * cluster, 1, 1, CUDA_TALL_THREADS, k->smem, p, sizeof *p);
 }
 
 static int few_launch(struct device *d, enum cuda_kind kind, struct cuda_p_linear *p, uint32_t smem)
@@ -99,7 +99,7 @@ static int linear_launch(struct device *d, enum cuda_kind kind, struct cuda_p_li
     p->stages = cuda_row_stages(kind, p->units, in->norm_w != NULL, &smem);
     if (d->wgmma && p->rows == 1 && smem <= d->smem_max)
         return row_launch(d, kind, p, in, smem);
-    enum form form = d->wgmma && p->rows >= TALL_ROWS && cuda_kernels_tall[kind] ? FORM_TALL : FORM_FRAGMENTS;
+    enum form form = d->wgmma && p->rows >= TALL_ROWS && cuda_kernels_tall[kind].kernel ? FORM_TALL : FORM_FRAGMENTS;
     int rc = in->packed == form ? 0 : pack(d, in, form == FORM_TALL);
     in->packed = form;
     p->x = d->packed;

@@ -60,17 +60,14 @@ static __device__ __forceinline__ float dev_exp2(float t)
     return dev_exp2_poly(t - n, (int)n);
 }
 
-static __device__ __forceinline__ float dev_exp(float x)
+static __device__ __forceinline__ float dev_exp(float x) /* without branches: several side by side */
 {
-    if (x < -86.0f)
-        return 0.0f;
-    if (x != x)
-        return x;
-    x = x > 88.0f ? 88.0f : x;
-    float n = dev_round(x * DEV_LOG2E);
-    float r = __fmaf_rn(n, -0.693359375f, x);
+    float c = x > 88.0f ? 88.0f : x, n = dev_round(c * DEV_LOG2E);
+    float r = __fmaf_rn(n, -0.693359375f, c);
     r = __fmaf_rn(n, 2.12194440e-4f, r);
-    return dev_exp2_poly(r * DEV_LOG2E, (int)n);
+    float y = dev_exp2_poly(r * DEV_LOG2E, (int)n);
+    y = x < -86.0f ? 0.0f : y;
+    return x != x ? x : y;
 }
 
 static __device__ __forceinline__ float dev_log(float x)

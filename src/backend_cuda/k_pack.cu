@@ -13,10 +13,13 @@ static __global__ void __launch_bounds__(PACK_THREADS, 3) pack(const __grid_cons
     for (uint32_t c = threadIdx.x; c < p.tail; c += blockDim.x)
         p.y[(size_t)(r / p.heads) * p.y_stride + (size_t)(r % p.heads) * p.y_step + p.y_out + c] = __ldcg(x + p.cols + c);
     __half *to = reinterpret_cast<__half *>(p.packed) + (p.tall ? ((size_t)(r / 128) * p.units * 128 + r % 128) * 64 : (size_t)(r / 8) * p.units * 512 + r % 8 * 64);
-    /* tall: blocks of 128 rows; of a unit row by row 128 bytes, whose 16-byte pieces are turned by the row */
-    float inverse = pack_row(source, padded, row, shared, [&](uint32_t c, __half v) {
-        to[p.tall ? (size_t)(c / 64) * 8192 + ((c % 64 / 8 ^ r % 8) * 8 + c % 8) : (size_t)(c / 64) * 512 + pack_place(c)] = v;
-    });
+    float inverse;
+    if (p.tall) /* blocks of 128 rows; of a unit row by row 128 bytes, whose 16-byte pieces are turned by the row */
+        inverse = pack_row_eights(source, padded, row, shared, [&](uint32_t c, uint4 v) {
+            *reinterpret_cast<uint4 *>(to + (size_t)(c / 64) * 8192 + (c % 64 / 8 ^ r % 8) * 8) = v;
+        });
+    else
+        inverse = pack_row(source, padded, row, shared, [&](uint32_t c, __half v) { to[(size_t)(c / 64) * 512 + pack_place(c)] = v; });
     if (threadIdx.x == 0)
         p.row_scale[r] = inverse;
 }

@@ -2,20 +2,27 @@
  *
  * The weights are the row operand, taken from packed tiles to registers as in decode; rows of x come to shared memory as pack left them (128-byte
  * swizzle).  A segment is one chain of wgmma k16 steps from zero, added to the total in ascending order: the bits of k_linear.cu (ops_rows_law compares
- * them).  A block: two warpgroups of 64 weight rows each and 128 rows of x; a warp has a tile of 16 weight rows and its own ring of packed weights.  For a
- * pair the first warpgroup has the gate, the second the same rows of up.  A third warpgroup fetches: one warp x, one the weights.  Two blocks of a cluster have other weights and the same
- * rows: each fetches half of x for both.  Blocks stay and take tile after tile: 16 blocks of rows, then the next weights, so both are found in L2. */
+ * them).  A block of 16 warps has four parts:
+ *   two warpgroups multiply 64 weight rows each by 128 rows of x: operands of a unit are made while the products of the one before it run
+ *   one warpgroup writes the sums that these leave in shared memory (gates, biases, what is added), while they are at the next tile
+ *   of the last one, a warp fetches x and one the packed weights, by bulk copies
+ * For a pair the first warpgroup has the gate, the second the same rows of up.  Blocks of a cluster share: CX of them have other weights and the same rows, CW
+ * of them the same weights and other rows; each fetches its part of what is shared, for all.  Blocks stay and take tile after tile: 16 blocks of rows, then the
+ * next weights, so both are found in L2.  Unused registers go to those that multiply.  The loop is short on purpose: what a warp does between its products
+ * decides the speed, and the compiler would make out addresses and ring places again for each unit. */
 #include "backend_cuda/async.cuh"
 #include "backend_cuda/weight_layout.cuh"
 #include "backend_cuda/wgmma.cuh"
 
-enum { ROWS = 128, STAGES = 5, STAGE_BYTES = ROWS * 128, WARPS = 8, THREADS = 32 * WARPS + 128, CLUSTER = 2, BAND = 16,
-       OUT = 132 /* floats from row to row of what is written */, OUT_BYTES = ROWS * OUT * 4 };
+enum { ROWS = CUDA_TALL_ROWS, WIDE = CUDA_TALL_WIDE /* weight rows of a block */, SUMS = ROWS / 2, STAGE_BYTES = ROWS * 128, WARPS = 8, WRITERS = 128, THREADS = CUDA_TALL_THREADS,
+       BAND = 16, OUT_BYTES = ROWS * WIDE * 4, ROOM = 227 * 1024 - 2048 /* of shared memory, barriers and scales apart */,
+       EMPTY = 1, FULL = 3 /* named barriers: room for the sums of warpgroup 0, of 1; all sums are there */ };
 
-static __host__ __device__ constexpr uint32_t weight_stages(uint32_t piece_bytes)
-{
-    return piece_bytes > 3000 ? 2 : piece_bytes > 2100 ? 3 : 4;
-}
+template <int BITS, int SCALE, int OFF> struct tall_form {
+    using lay = layout<BITS, SCALE, OFF>;
+    enum { PIECES = WARPS * lay::piece_bytes, W = lay::piece_bytes > 2100 ? 3 : 5, MOST = (ROOM - OUT_BYTES - W * PIECES) / STAGE_BYTES, X = MOST < 6 ? MOST : 6,
+           TOTAL = 1024 + X * STAGE_BYTES + OUT_BYTES + W * PIECES };
+};
 
 /* Where a block works: rows of x, and the tile of weights of one of its warps. */
 struct spot {
@@ -23,21 +30,24 @@ struct spot {
     bool mine; /* else the warp keeps pace with nothing to write */
 };
 
-struct plan {
-    uint32_t row_blocks, pairs, total; /* blocks of weights two by two */
+template <int CX, int CW> struct plan {
+    uint32_t row_blocks, row_groups, groups, total, cx, cw;
     __device__ __forceinline__ plan(const cuda_p_linear &p)
     {
-        uint32_t tiles = p.pair ? p.tiles / 2 : p.tiles, per = p.pair ? 4 : 8;
+        uint32_t tiles = p.pair ? p.tiles / 2 : p.tiles, per = p.pair ? 4 : 8, rank = cluster_rank();
+        cx = rank % CX, cw = rank / CX;
         row_blocks = (p.rows + ROWS - 1) / ROWS;
-        pairs = ((tiles + per - 1) / per + CLUSTER - 1) / CLUSTER;
-        total = row_blocks * pairs;
+        row_groups = (row_blocks + CW - 1) / CW;
+        groups = ((tiles + per - 1) / per + CX - 1) / CX;
+        total = row_groups * groups;
     }
-    __device__ __forceinline__ spot at(const cuda_p_linear &p, uint32_t id, uint32_t rank, uint32_t warp) const
+    __device__ __forceinline__ spot at(const cuda_p_linear &p, uint32_t id, uint32_t warp) const
     {
-        uint32_t band = id / (BAND * pairs), rest = id - band * BAND * pairs, left = row_blocks - band * BAND, rows = left < BAND ? left : BAND;
-        uint32_t block = rest / rows * CLUSTER + rank;
+        const uint32_t most = BAND / CW;
+        uint32_t band = id / (most * groups), rest = id - band * most * groups, left = row_groups - band * most, rows = left < most ? left : most;
+        uint32_t block = rest / rows * CX + cx;
         spot s;
-        s.row0 = (band * BAND + rest % rows) * ROWS;
+        s.row0 = ((band * most + rest % rows) * CW + cw) * ROWS;
         s.tile = p.pair ? block * 4 + warp % 4 : block * 8 + warp;
         s.mine = s.tile < (p.pair ? p.tiles / 2 : p.tiles);
         s.part = p.pair ? warp / 4 : 0;
@@ -58,182 +68,379 @@ template <int N> struct walk {
     }
 };
 
-/* Packed weights of the warps' tiles: a lane fills the ring of a warp.  The first pieces are asked for before x is there. */
-template <int BITS, int SCALE, int OFF>
-static __device__ void fetch_weights(const cuda_p_linear &p, const plan &all, uint32_t ring, uint32_t full, uint32_t empty, uint32_t first, uint32_t step,
-                                     uint32_t rank, uint32_t warp)
-{
-    using lay = layout<BITS, SCALE, OFF>;
-    walk<weight_stages(lay::piece_bytes)> at = {0, 1};
-    for (uint32_t id = first; id < all.total; id += step) {
-        spot s = all.at(p, id, rank, warp);
-        const uint8_t *planes = p.part[s.part].planes + (size_t)(s.mine ? s.tile : 0) * p.tile_bytes;
-        for (uint32_t piece = 0; piece * lay::piece_units < p.units; piece++, at.next()) {
-            uint32_t left = p.units - piece * lay::piece_units;
-            uint32_t bytes = lay::super_bytes || left >= lay::piece_units ? lay::piece_bytes : left * lay::unit_bytes;
-            bar_wait(empty + 8 * at.slot, at.phase);
-            bar_expect(full + 8 * at.slot, bytes);
-            bulk_copy(ring + at.slot * lay::piece_bytes, planes + piece * lay::piece_bytes, bytes, full + 8 * at.slot);
-        }
-    }
-}
-
-/* Half of x for both blocks of the cluster, unit after unit. */
-static __device__ void fetch(const cuda_p_linear &p, const plan &all, uint32_t stages, uint32_t full, uint32_t empty, uint32_t first, uint32_t step, uint32_t rank)
-{
-    const uint8_t *x = reinterpret_cast<const uint8_t *>(p.x) + rank * (STAGE_BYTES / CLUSTER);
-    uint32_t slot = 0, phase = 1;
-    for (uint32_t id = first; id < all.total; id += step) {
-        const uint8_t *from = x + (size_t)(all.at(p, id, rank, 0).row0 / ROWS) * p.units * STAGE_BYTES;
-        for (uint32_t u = 0; u < p.units; u++, from += STAGE_BYTES) {
-            bar_wait(empty + 8 * slot, phase);
-            bar_expect(full + 8 * slot, STAGE_BYTES);
-            bulk_copy_all(stages + slot * STAGE_BYTES + rank * (STAGE_BYTES / CLUSTER), from, STAGE_BYTES / CLUSTER, full + 8 * slot, (1 << CLUSTER) - 1);
-            slot = slot + 1 == STAGES ? 0 : slot + 1;
-            phase ^= slot == 0;
-        }
-    }
-}
-
-/* The block's 128 by 128 sums go through shared memory, so that a thread writes one column of y, row after row: little code, whole lines. */
-static __device__ __forceinline__ void write(const cuda_p_linear &p, const plan &all, uint32_t id, uint32_t rank, const float *total, float *out, uint32_t warp,
-                                             uint32_t lane)
-{
-#pragma unroll
-    for (int i = 0; i < 64; i++) {
-        uint32_t n = i / 4 * 8 + 2 * (lane & 3) + (i & 1), o = warp * 16 + (lane >> 2) + 8 * (i >> 1 & 1);
-        out[n * OUT + o] = total[i];
-    }
-    some_sync(1, 32 * WARPS);
-    uint32_t wide = p.pair ? 64 : 128, column = threadIdx.x % wide, n0 = threadIdx.x / wide, step = 32 * WARPS / wide;
-    const spot s = all.at(p, id, rank, column / 16);
-    const cuda_linear_part &q = p.part[s.part];
-    uint32_t o = s.tile * 16 + column % 16, rows = p.rows - s.row0 < ROWS ? p.rows - s.row0 : ROWS;
-    if (s.mine && o < q.rows) {
-        float scale = q.row_scale[o], up_scale = p.pair ? p.part[1].row_scale[o] : 0, bias = q.bias ? q.bias[o] : 0;
-        float *y = q.y + (size_t)s.row0 * q.y_stride + o;
-        for (uint32_t n = n0; n < rows; n += step) {
-            float x_scale = __ldcg(p.x_scale + s.row0 + n), v = out[n * OUT + column] * (scale * x_scale), *to = y + (size_t)n * q.y_stride;
-            if (p.pair) {
-                *to = dev_gate(p.act, v, out[n * OUT + 64 + column] * (up_scale * x_scale));
-                continue;
-            }
-            v = q.bias ? v + bias : v;
-            v = p.alpha != 1.0f ? v * p.alpha : v;
-            *to = p.add ? __ldcg(to) + v : v;
-        }
-    }
-    some_sync(1, 32 * WARPS);
-}
-
-/* What a warp multiplies with: its ring of weights and the stages of x; and what says that they are full or empty. */
+/* Where things are in shared memory. */
 struct places {
-    const unsigned char *ring;
-    uint32_t filled, used, stages, full, empty;
+    uint32_t stages, rings, full, empty, filled, used;
 };
 
-/* All units of one tile: total = segment 0 + segment 1 + ..  The other warpgroup's products run while this one makes its operands. */
-template <int BITS, int SCALE, int OFF, int DEPTH>
-static __device__ __forceinline__ void tile_sums(const places &at, uint32_t units, walk<DEPTH> *weights, walk<STAGES> *x, float *total, uint32_t lane)
+/* Packed weights of the block's eight tiles, piece after piece, a lane a tile; of CW blocks each its part. */
+template <int BITS, int SCALE, int OFF, int CX, int CW>
+static __device__ void fetch_weights(const cuda_p_linear &p, const plan<CX, CW> &all, const places &to, uint32_t first, uint32_t step, uint32_t lane)
 {
     using lay = layout<BITS, SCALE, OFF>;
-    uint32_t size = cuda_segment_units(units);
-    float acc[64];
-#pragma unroll
-    for (int i = 0; i < 64; i++)
-        total[i] = 0;
-    for (uint32_t from = 0; from < units; from += size) {
-        uint32_t to = from + size < units ? from + size : units;
-        for (uint32_t u = from; u < to; u++) {
-            uint32_t in = u % lay::piece_units, a[4][4];
-            unit<BITS, SCALE, OFF> v;
-            if (in == 0)
-                bar_wait(at.filled + 8 * weights->slot, weights->phase);
-            v.template load<read_shared>(at.ring + weights->slot * lay::piece_bytes, in, lane);
-#pragma unroll
-            for (int c = 0; c < 4; c++)
-                v.fragment(c, a[c]);
-            if (in + 1 == lay::piece_units || u + 1 == units) {
-                __syncwarp();
-                bar_arrive_if(at.used + 8 * weights->slot, lane == 0);
-                weights->next();
+    using form = tall_form<BITS, SCALE, OFF>;
+    const uint16_t blocks = (uint16_t)((CW == 1 ? 1 : 1 | 1 << CX) << all.cx);
+    bool mine = lane < WARPS && lane / (WARPS / CW) == all.cw;
+    walk<form::W> at = {0, 1};
+    for (uint32_t id = first; id < all.total; id += step) {
+        spot s = all.at(p, id, lane % WARPS);
+        const uint8_t *planes = p.part[s.part].planes + (size_t)(s.mine ? s.tile : 0) * p.tile_bytes;
+        for (uint32_t piece = 0; piece * lay::piece_units < p.units; piece++, at.next()) {
+            uint32_t left = p.units - piece * lay::piece_units, bar = to.filled + 8 * at.slot;
+            uint32_t bytes = lay::super_bytes || left >= lay::piece_units ? lay::piece_bytes : left * lay::unit_bytes;
+            if (lane == 0) {
+                bar_wait_idle(to.used + 8 * at.slot, at.phase);
+                bar_expect(bar, WARPS * bytes);
             }
-            bar_wait(at.full + 8 * x->slot, x->phase);
-            uint64_t b = descriptor(at.stages + x->slot * STAGE_BYTES);
-#pragma unroll
-            for (int i = 0; i < 16; i++) /* none of them is made between the products */
-                asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
-            wgmma_fence();
-            wgmma(acc, a[0], b, u != from);
-            wgmma(acc, a[1], b + 2, 1);
-            wgmma(acc, a[2], b + 4, 1);
-            wgmma(acc, a[3], b + 6, 1);
-            wgmma_commit();
-            wgmma_wait<0>();
-            bar_arrive_in(at.empty + 8 * x->slot, lane, lane < CLUSTER);
-            x->next();
+            __syncwarp();
+            if (mine && CW == 1)
+                bulk_copy(to.rings + at.slot * form::PIECES + lane * lay::piece_bytes, planes + piece * lay::piece_bytes, bytes, bar);
+            else if (mine)
+                bulk_copy_all(to.rings + at.slot * form::PIECES + lane * lay::piece_bytes, planes + piece * lay::piece_bytes, bytes, bar, blocks);
         }
-#pragma unroll
-        for (int i = 0; i < 64; i++)
-            total[i] = from ? total[i] + acc[i] : acc[i];
     }
 }
 
-template <int BITS, int SCALE, int OFF>
-static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) tall(const __grid_constant__ cuda_p_linear p)
+/* Rows of x, unit after unit; of CX blocks each its part. */
+template <int X, int CX, int CW> static __device__ void fetch(const cuda_p_linear &p, const plan<CX, CW> &all, const places &to, uint32_t first, uint32_t step)
 {
-    using lay = layout<BITS, SCALE, OFF>;
-    constexpr int DEPTH = weight_stages(lay::piece_bytes);
-    extern __shared__ unsigned char memory[];
-    __shared__ __align__(8) uint64_t full[STAGES], empty[STAGES], filled[WARPS * 4], used[WARPS * 4];
-    const plan all(p);
-    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rank = cluster_rank(), first = blockIdx.x / CLUSTER, step = gridDim.x / CLUSTER;
-    uint32_t stages = (shared_at(memory) + 1023) / 1024 * 1024;
-    float *out = reinterpret_cast<float *>(memory + (stages - shared_at(memory)) + STAGES * STAGE_BYTES);
-    const unsigned char *rings = reinterpret_cast<unsigned char *>(out) + OUT_BYTES;
-    if (threadIdx.x < STAGES) {
-        bar_init(shared_at(full + threadIdx.x), 1);
-        bar_init(shared_at(empty + threadIdx.x), CLUSTER * WARPS);
+    const uint32_t part = STAGE_BYTES / CX;
+    const uint16_t blocks = (uint16_t)(((1 << CX) - 1) << all.cw * CX);
+    const uint8_t *x = reinterpret_cast<const uint8_t *>(p.x) + all.cx * part;
+    walk<X> at = {0, 1};
+    for (uint32_t id = first; id < all.total; id += step) {
+        uint32_t block = all.at(p, id, 0).row0 / ROWS;
+        const uint8_t *from = x + (size_t)(block < all.row_blocks ? block : all.row_blocks - 1) * p.units * STAGE_BYTES;
+        for (uint32_t u = 0; u < p.units; u++, from += STAGE_BYTES, at.next()) {
+            bar_wait_idle(to.empty + 8 * at.slot, at.phase);
+            bar_expect(to.full + 8 * at.slot, STAGE_BYTES);
+            if (CX == 1)
+                bulk_copy(to.stages + at.slot * STAGE_BYTES, from, STAGE_BYTES, to.full + 8 * at.slot);
+            else
+                bulk_copy_all(to.stages + at.slot * STAGE_BYTES + all.cx * part, from, part, to.full + 8 * at.slot, blocks);
+        }
     }
-    if (threadIdx.x < WARPS * 4) {
+}
+
+/* ---- products ---- */
+
+/* Shared memory by its address: the compiler would make that out again and again from where the arrays are. */
+struct read_at {
+    static __device__ __forceinline__ uint32_t at(const uint8_t *p) { return (uint32_t)(uintptr_t)p; }
+    static __device__ __forceinline__ uint4 read16(const uint8_t *p)
+    {
+        uint4 v;
+        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at(p)) : "memory");
+        return v;
+    }
+    static __device__ __forceinline__ uint2 read8(const uint8_t *p)
+    {
+        uint2 v;
+        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at(p)) : "memory");
+        return v;
+    }
+    static __device__ __forceinline__ uint32_t read4(const uint8_t *p)
+    {
+        uint32_t v;
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at(p)) : "memory");
+        return v;
+    }
+};
+static __device__ __forceinline__ uint32_t opaque(uint32_t v)
+{
+    asm volatile("mov.u32 %0, %0;" : "+r"(v));
+    return v;
+}
+
+/* A warp's weights as they come: the raw unit, loaded ahead; a 16-bit one needs no making and is read when it is wanted. */
+template <int BITS, int SCALE, int OFF> struct operands {
+    using lay = layout<BITS, SCALE, OFF>;
+    unit<BITS, SCALE, OFF> v;
+    template <int IN> __device__ __forceinline__ void load(uint32_t piece, uint32_t lane)
+    {
+        if (BITS != 16)
+            v.template load<read_at>((const uint8_t *)(uintptr_t)piece, IN, lane);
+    }
+    template <int IN> __device__ __forceinline__ void make(uint32_t piece, uint32_t lane, uint32_t a[4][4])
+    {
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            if (BITS == 16) {
+                uint4 x = read_at::read16((const uint8_t *)(uintptr_t)(piece + lane * 16 + (IN * 4 + c) * 512));
+                a[c][0] = x.x, a[c][1] = x.y, a[c][2] = x.z, a[c][3] = x.w;
+            } else {
+                v.fragment(c, a[c]);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 16; i++) /* none of them is made between the products */
+            asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
+    }
+};
+
+/* State of a warp that multiplies. */
+template <int BITS, int SCALE, int OFF, int CX, int CW> struct multiplier {
+    using lay = layout<BITS, SCALE, OFF>;
+    using form = tall_form<BITS, SCALE, OFF>;
+    uint32_t units, size, lane;
+    uint32_t x_full, x_phase, x_places, x_stages, before; /* barrier of the next stage; where those and the stages begin; barrier of the stage before */
+    uint32_t w_full, w_phase, w_places, piece, pieces;    /* likewise; the warp's part of the piece in hand, and of the first */
+    uint32_t x_far, w_far;                                /* from these barriers to those of the block that this lane tells of what was read */
+    uint32_t end, carry;                                  /* of the segment; 0: it begins */
+    operands<BITS, SCALE, OFF> w;
+    uint32_t a[2][4][4];
+
+    __device__ __forceinline__ multiplier(const cuda_p_linear &p, const places &at, uint32_t cx, uint32_t cw, uint32_t warp, uint32_t lane_)
+    {
+        units = p.units, size = cuda_segment_units(units), lane = lane_;
+        x_full = x_places = opaque(at.full), x_stages = opaque(at.stages), x_phase = 0;
+        w_full = w_places = opaque(at.filled), w_phase = 0;
+        piece = pieces = opaque(at.rings + warp * lay::piece_bytes);
+        x_far = CX == 1 ? 8 * form::X : bar_far(x_places + 8 * form::X, cw * CX + lane % CX) - x_places;
+        w_far = CW == 1 ? 8 * form::W : bar_far(w_places + 8 * form::W, lane % CW * CX + cx) - w_places;
+    }
+    /* The piece in hand was read. */
+    __device__ __forceinline__ void piece_read()
+    {
+        __syncwarp();
+        if (CW == 1)
+            bar_arrive_if(w_full + w_far, lane == 0);
+        else
+            bar_arrive_far(w_full + w_far, lane < CW);
+        w_full += 8, piece += form::PIECES;
+        if (w_full == w_places + 8 * form::W)
+            w_full = w_places, piece = pieces, w_phase ^= 1;
+    }
+    __device__ __forceinline__ void stage_read(uint32_t bar)
+    {
+        if (CX == 1)
+            bar_arrive_if(bar + x_far, lane == 0);
+        else
+            bar_arrive_far(bar + x_far, lane < CX);
+    }
+    /* The first unit of a tile. */
+    __device__ __forceinline__ void first()
+    {
+        bar_wait(w_full, w_phase);
+        w.template load<0>(piece, lane);
+        w.template make<0>(piece, lane, a[0]);
+        if (lay::piece_units == 1 || units == 1)
+            piece_read();
+    }
+
+    /* Products of unit u, the I-th of four, whose operands are there; meanwhile those of the next one are made.  WHOLE: segments are of fours, and the next
+     * unit may be the next tile's.  True behind the last unit. */
+    template <int I, bool WHOLE> __device__ __forceinline__ bool step(uint32_t u, bool last, float *total, float *acc)
+    {
+        constexpr int P = I % 2, IN = (I + 1) % lay::piece_units;
+        bool more = WHOLE ? I < 3 || !last || u + 1 < units : u + 1 < units, goes_on = (WHOLE && I) || carry;
+        uint32_t bar = x_full;
+        uint64_t b = descriptor(x_stages + (x_full - x_places) * (STAGE_BYTES / 8));
+        bar_wait(x_full, x_phase);
+        wgmma_fence();
+        wgmma(acc, a[P][0], b, goes_on);
+        wgmma(acc, a[P][1], b + 2, 1);
+        wgmma(acc, a[P][2], b + 4, 1);
+        wgmma(acc, a[P][3], b + 6, 1);
+        wgmma_commit();
+        x_full += 8;
+        if (x_full == x_places + 8 * form::X)
+            x_full = x_places, x_phase ^= 1;
+        if (more) {
+            if (IN == 0)
+                bar_wait(w_full, w_phase);
+            w.template load<IN>(piece, lane);
+        }
+        wgmma_wait<1>();
+        if (goes_on)
+            stage_read(before);
+        before = bar, carry = 1;
+        if (more) {
+            w.template make<IN>(piece, lane, a[1 - P]);
+            if (IN + 1 == lay::piece_units || (!WHOLE && u + 2 == units))
+                piece_read();
+        }
+        if ((!WHOLE || I == 3) && u + 1 == end) {
+            wgmma_wait<0>();
+            stage_read(bar);
+            end = end + size < units ? end + size : units, carry = 0;
+#pragma unroll
+            for (int i = 0; i < SUMS; i++)
+                total[i] = total[i] + acc[i];
+            return u + 1 == units;
+        }
+        return false;
+    }
+
+    /* All units of one tile: total = segment 0 + segment 1 + .. */
+    template <bool WHOLE> __device__ __forceinline__ void tile(bool last, float *total)
+    {
+        float acc[SUMS];
+#pragma unroll
+        for (int i = 0; i < SUMS; i++)
+            total[i] = -0.0f; /* changes nothing that is added */
+        end = size < units ? size : units, carry = 0;
+        if (!WHOLE)
+            first();
+#pragma unroll 1
+        for (uint32_t u = 0;; u += 4)
+            if (step<0, WHOLE>(u, last, total, acc) || step<1, WHOLE>(u + 1, last, total, acc) || step<2, WHOLE>(u + 2, last, total, acc) ||
+                step<3, WHOLE>(u + 3, last, total, acc))
+                break;
+    }
+};
+
+/* ---- what is written ---- */
+
+static __device__ __forceinline__ uint32_t out_at(uint32_t n, uint32_t o) /* from 32 lanes to 32 banks, as products lie and as rows do */
+{
+    return n * WIDE + (o ^ (n >> 1 & 3) * 8);
+}
+
+static __device__ __forceinline__ void leave(const float *total, float *out, uint32_t warp, uint32_t lane)
+{
+#pragma unroll
+    for (int i = 0; i < SUMS; i++)
+        out[out_at(i / 4 * 8 + 2 * (lane & 3) + (i & 1), warp * 16 + (lane >> 2) + 8 * (i >> 1 & 1))] = total[i];
+}
+
+/* The sequence that `/` is, without what it does for large and small numbers: both of magnitudes in [2^-60, 2^60]. */
+static __device__ __forceinline__ float quotient(float a, float b)
+{
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
+    r = __fmaf_rn(__fmaf_rn(-b, r, 1.0f), r, r);
+    float q = __fmul_rn(a, r);
+    q = __fmaf_rn(__fmaf_rn(-b, q, a), r, q);
+    return __fmaf_rn(__fmaf_rn(-b, q, a), r, q);
+}
+
+/* v = dev_gate(act, v, up) of several, side by side where it is x / (1 + exp) of common numbers. */
+template <int N> static __device__ __forceinline__ void gates(uint32_t act, float *v, const float *up)
+{
+    bool plain = act == ACT_SILU || act == ACT_GELU_TANH;
+    float y[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float z = act == ACT_SILU ? -v[i] : __fmaf_rn((v[i] * v[i]) * v[i], 0.044715f, v[i]) * -1.5957691f, below = 1.0f + dev_exp(z);
+        y[i] = quotient(v[i], below) * up[i];
+        plain = plain && fabsf(v[i]) > 0x1p-60f && fabsf(v[i]) < 0x1p60f && below < 0x1p60f;
+    }
+    if (plain) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            v[i] = y[i];
+        return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < N; i++)
+        v[i] = dev_gate(act, v[i], up[i]);
+}
+
+/* Column after column of y's rows: whole lines. */
+template <int CX, int CW>
+static __device__ __forceinline__ void write(const cuda_p_linear &p, const plan<CX, CW> &all, uint32_t id, const float *out, float *x_scales, uint32_t thread)
+{
+    enum { AT_ONCE = 8 };
+    uint32_t wide = p.pair ? 64 : 128, column = thread % wide, n0 = thread / wide, step = WRITERS / wide;
+    const spot s = all.at(p, id, column / 16);
+    const cuda_linear_part &q = p.part[s.part];
+    uint32_t o = s.tile * 16 + column % 16, rows = s.row0 >= p.rows ? 0 : p.rows - s.row0 < ROWS ? p.rows - s.row0 : ROWS;
+    bool mine = s.mine && o < q.rows;
+    float scale = mine ? q.row_scale[o] : 0, up_scale = mine && p.pair ? p.part[1].row_scale[o] : 0, bias = mine && q.bias ? q.bias[o] : 0;
+    for (uint32_t n = thread; n < ROWS; n += WRITERS)
+        x_scales[n] = n < rows ? __ldcg(p.x_scale + s.row0 + n) : 0;
+    some_sync(FULL, 32 * WARPS + WRITERS);
+    float *y = q.y + (size_t)s.row0 * q.y_stride + o;
+    for (uint32_t from = n0; mine && from < rows; from += AT_ONCE * step) {
+        float v[AT_ONCE], up[AT_ONCE], before[AT_ONCE];
+#pragma unroll
+        for (uint32_t i = 0; i < AT_ONCE; i++) {
+            uint32_t n = from + i * step;
+            before[i] = p.add && n < rows ? __ldcg(y + (size_t)n * q.y_stride) : 0;
+            v[i] = out[out_at(n, column)] * (scale * x_scales[n]);
+            up[i] = p.pair ? out[out_at(n, 64 + column)] * (up_scale * x_scales[n]) : 0;
+        }
+        if (p.pair)
+            gates<AT_ONCE>(p.act, v, up);
+        else
+#pragma unroll
+            for (uint32_t i = 0; i < AT_ONCE; i++) {
+                v[i] = q.bias ? v[i] + bias : v[i];
+                v[i] = p.alpha != 1.0f ? v[i] * p.alpha : v[i];
+                v[i] = p.add ? before[i] + v[i] : v[i];
+            }
+#pragma unroll
+        for (uint32_t i = 0; i < AT_ONCE; i++)
+            if (from + i * step < rows)
+                y[(size_t)(from + i * step) * q.y_stride] = v[i];
+    }
+}
+
+template <int BITS, int SCALE, int OFF, int CX, int CW>
+static __global__ void __cluster_dims__(CX *CW, 1, 1) __launch_bounds__(THREADS, 1) tall(const __grid_constant__ cuda_p_linear p)
+{
+    using form = tall_form<BITS, SCALE, OFF>;
+    extern __shared__ unsigned char memory[];
+    __shared__ __align__(8) uint64_t full[2 * form::X], filled[2 * form::W]; /* and behind those: empty, used */
+    __shared__ float x_scales[ROWS];
+    uint64_t *empty = full + form::X, *used = filled + form::W;
+    const plan<CX, CW> all(p);
+    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first = blockIdx.x / (CX * CW), step = gridDim.x / (CX * CW);
+    uint32_t stages = (shared_at(memory) + 1023) / 1024 * 1024;
+    float *out = reinterpret_cast<float *>(memory + (stages - shared_at(memory)) + form::X * STAGE_BYTES);
+    const unsigned char *rings = reinterpret_cast<unsigned char *>(out) + OUT_BYTES;
+    const places at = {stages, shared_at(rings), shared_at(full), shared_at(empty), shared_at(filled), shared_at(used)};
+    if (threadIdx.x < form::X) {
+        bar_init(shared_at(full + threadIdx.x), 1);
+        bar_init(shared_at(empty + threadIdx.x), CX * WARPS);
+    }
+    if (threadIdx.x < form::W) {
         bar_init(shared_at(filled + threadIdx.x), 1);
-        bar_init(shared_at(used + threadIdx.x), 1);
+        bar_init(shared_at(used + threadIdx.x), CW * WARPS);
     }
     bar_init_end();
     cluster_sync();
-    if (warp >= WARPS) {
-        registers_less<24>();
-        if (warp == WARPS + 1 && lane < WARPS) /* weights are there; x is not */
-            fetch_weights<BITS, SCALE, OFF>(p, all, shared_at(rings) + lane * DEPTH * lay::piece_bytes, shared_at(filled + lane * 4), shared_at(used + lane * 4),
-                                            first, step, rank, lane);
-        __syncwarp();
+    if (warp < WARPS) {
+        registers_more<208>();
+        multiplier<BITS, SCALE, OFF, CX, CW> m(p, at, all.cx, all.cw, warp, lane);
+        bool whole = m.size % 4 == 0 && p.units % 4 == 0;
+        float total[SUMS];
         dev_begin();
-        if (warp == WARPS && lane == 0)
-            fetch(p, all, stages, shared_at(full), shared_at(empty), first, step, rank);
-        __syncwarp();
-    } else {
-        registers_more<240>();
-        const places at = {rings + warp * DEPTH * lay::piece_bytes, shared_at(filled + warp * 4), shared_at(used + warp * 4), stages, shared_at(full),
-                           shared_at(empty)};
-        walk<DEPTH> weights = {0, 0};
-        walk<STAGES> x = {0, 0};
-        float total[64];
+        if (whole && first < all.total)
+            m.first();
+        for (uint32_t id = first; id < all.total; id += step) {
+            if (whole)
+                m.template tile<true>(id + step >= all.total, total);
+            else
+                m.template tile<false>(true, total);
+            some_sync(EMPTY + warp / 4, 128 + WRITERS);
+            leave(total, out, warp, lane);
+            some_arrive(FULL, 32 * WARPS + WRITERS);
+        }
+    } else if (warp < WARPS + WRITERS / 32) {
+        registers_less<64>();
         dev_begin();
         for (uint32_t id = first; id < all.total; id += step) {
-            tile_sums<BITS, SCALE, OFF>(at, p.units, &weights, &x, total, lane);
-            write(p, all, id, rank, total, out, warp, lane);
+            some_arrive(EMPTY, 128 + WRITERS);
+            some_arrive(EMPTY + 1, 128 + WRITERS);
+            write(p, all, id, out, x_scales, threadIdx.x - 32 * WARPS);
         }
+    } else {
+        registers_less<24>();
+        if (warp == THREADS / 32 - 1) /* weights are there; x is not */
+            fetch_weights<BITS, SCALE, OFF>(p, all, at, first, step, lane);
+        dev_begin();
+        if (warp == THREADS / 32 - 2 && lane == 0)
+            fetch<form::X>(p, all, at, first, step);
+        __syncwarp();
     }
-    cluster_sync(); /* the other block may still write here */
+    cluster_sync(); /* other blocks may still write here */
 }
 
-extern "C" uint32_t cuda_tall_smem(void)
-{
-    return STAGES * STAGE_BYTES + 1024 + OUT_BYTES + WARPS * 8640;
-}
-
-/* Kinds that prompts are read with often; the others take k_linear.cu for any number of rows: the same bits. */
-#define KIND(bits, scale, off) ((const void *)tall<bits, CUDA_SCALE_##scale, off>)
-extern "C" const void *const cuda_kernels_tall[CUDA_KIND_COUNT] = { /* in the order of CUDA_KINDS */
-    KIND(16, NONE, 0), KIND(4, ONE, 8), NULL, KIND(8, ONE, 128), NULL, NULL, KIND(4, TWO, 0), NULL, NULL, NULL, KIND(4, WIDE, 0), NULL, NULL, NULL,
-    KIND(4, SUPER, 0), NULL, KIND(6, SIXTEEN, 32), NULL, NULL};
+/* Kinds that prompts are read with often; the others take k_linear.cu for any number of rows: the same bits.  16-bit weights are as many bytes as x. */
+#define KIND(bits, scale, off, cx, cw) {(const void *)tall<bits, CUDA_SCALE_##scale, off, cx, cw>, tall_form<bits, CUDA_SCALE_##scale, off>::TOTAL, cx, cw}
+#define ABSENT {NULL, 0, 0, 0}
+extern "C" const struct cuda_tall cuda_kernels_tall[CUDA_KIND_COUNT] = { /* in the order of CUDA_KINDS */
+    KIND(16, NONE, 0, 1, 2), KIND(4, ONE, 8, 2, 1), ABSENT, KIND(8, ONE, 128, 2, 1), ABSENT, ABSENT, KIND(4, TWO, 0, 2, 1), ABSENT, ABSENT, ABSENT,
+    KIND(4, WIDE, 0, 2, 1), ABSENT, ABSENT, ABSENT, KIND(4, SUPER, 0, 2, 1), ABSENT, KIND(6, SIXTEEN, 32, 2, 1), ABSENT, ABSENT};

@@ -89,6 +89,8 @@ uint32_t cuda_attend_row_smem(uint32_t d_k, uint32_t d_v);
 const void *cuda_kernel_attend_tall(uint32_t d_k, uint32_t d_v); /* many rows; NULL: not for these dims */
 enum { CUDA_ATTEND_TALL_THREADS = 256, CUDA_ATTEND_TALL_VECTORS = 128 };
 uint32_t cuda_attend_tall_smem(uint32_t d);
+const void *cuda_kernel_attend_wide(uint32_t d); /* the same on Hopper, for keys and values of d elements; NULL: not for these */
+uint32_t cuda_attend_wide_smem(uint32_t d);
 
 struct cuda_p_state { /* short_conv, delta_net and mamba, all passes */
     float *x;                   /* short_conv: b, c, v;  delta_net: q, k, v;  mamba: x (v), B (k), C (q) */

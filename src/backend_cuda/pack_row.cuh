@@ -72,10 +72,10 @@ static __device__ __forceinline__ float pack_most(uint32_t most, float *shared)
     return __uint_as_float(most);
 }
 
-/* put(c, half) for every column c below `padded`; gives what takes the power of two back.  row: of `padded` floats in shared memory. */
-template <class PUT> static __device__ __forceinline__ float pack_row(const pack_source &s, uint32_t padded, float *row, float *shared, PUT put)
+/* The row in shared memory, normed where there is a norm; gives the power of two that takes it to f16, and what takes that back. */
+static __device__ __forceinline__ float pack_factor(const pack_source &s, uint32_t padded, float *row, float *shared, float *inverse)
 {
-    float by = 1, inverse;
+    float by = 1;
     uint32_t most = 0;
     pack_fetch(row, s.x, s.cols, padded);
     pack_arrived();
@@ -88,10 +88,30 @@ template <class PUT> static __device__ __forceinline__ float pack_row(const pack
             row[c] = v = (v * by) * s.w[c];
         most = max(most, __float_as_uint(v) & 0x7fffffffu); /* as integers NaN is the largest */
     }
-    float up = dev_row_factor(pack_most(most, shared), &inverse);
+    return dev_row_factor(pack_most(most, shared), inverse);
+}
+
+/* put(c, half) for every column c below `padded`; gives what takes the power of two back.  row: of `padded` floats in shared memory. */
+template <class PUT> static __device__ __forceinline__ float pack_row(const pack_source &s, uint32_t padded, float *row, float *shared, PUT put)
+{
+    float inverse, up = pack_factor(s, padded, row, shared, &inverse);
 #pragma unroll 4
     for (uint32_t c = threadIdx.x; c < padded; c += PACK_THREADS)
         put(c, __float2half_rn(row[c] * up));
+    return inverse;
+}
+
+/* put(c, eight halves) likewise, for every eighth column. */
+template <class PUT> static __device__ __forceinline__ float pack_row_eights(const pack_source &s, uint32_t padded, float *row, float *shared, PUT put)
+{
+    float inverse, up = pack_factor(s, padded, row, shared, &inverse);
+#pragma unroll 2
+    for (uint32_t c = 8 * threadIdx.x; c < padded; c += 8 * PACK_THREADS) {
+        const float4 a = *reinterpret_cast<const float4 *>(row + c), b = *reinterpret_cast<const float4 *>(row + c + 4);
+        __half2 h[4] = {__floats2half2_rn(a.x * up, a.y * up), __floats2half2_rn(a.z * up, a.w * up), __floats2half2_rn(b.x * up, b.y * up),
+                        __floats2half2_rn(b.z * up, b.w * up)};
+        put(c, *reinterpret_cast<uint4 *>(h));
+    }
     return inverse;
 }
 
