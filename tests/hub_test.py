@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -270,6 +271,13 @@ def test_add_ls_rm(run, tmp_path):
     assert "did you mean 'tiny:llama'" in run("info", "tini:llama").stderr and "did you mean 'tiny:llama'" in run("rm", "llama").stderr
     assert run("add", "tiny:llama", LLAMA).returncode == 0 and list(listed(run)) == ["tiny:llama"]  # replaced
     assert run("add", "tiny:llama", entry["path"]).returncode == 0 and run("run", "tiny:llama", "hi", "--max-tokens", "3").returncode == 0  # by itself
+    links = tmp_path / "links"
+    links.mkdir()
+    for name in os.listdir(entry["path"]):
+        os.symlink(os.path.relpath(os.path.join(LLAMA, name), links), links / name)
+    assert run("add", "linked", str(links)).returncode == 0
+    shutil.rmtree(links)
+    assert run("run", "linked", "hi", "--max-tokens", "3").returncode == 0 and run("rm", "linked").returncode == 0
     assert run("rm", "tiny:llama").returncode == 0
     assert run("rm", "tiny:llama").returncode == 1
     assert not listed(run)

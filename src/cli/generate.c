@@ -258,14 +258,20 @@ static int print_json(const struct generation *g, const struct rh_sampling *samp
     return failed ? session_failed("generate", "out of memory") : 0;
 }
 
+static void print_text(const struct buf *b)
+{
+    if (b->n)
+        fwrite(b->p, 1, b->n, stdout);
+}
+
 static void print_choices(const struct generation *g)
 {
     for (uint32_t i = 0; g->n > 1 && i < g->n; i++) {
         printf("%s--- choice %u\n", i ? "\n" : "", i);
-        fwrite(g->choices[i].text.p, 1, g->choices[i].text.n, stdout);
+        print_text(&g->choices[i].text);
     }
     for (uint32_t i = 0; i < g->n; i++)
-        fwrite(g->choices[i].calls.p, 1, g->choices[i].calls.n, stdout);
+        print_text(&g->choices[i].calls);
     if (isatty(STDOUT_FILENO))
         putchar('\n');
 }

@@ -267,10 +267,7 @@ static int config_line(struct options *o, const struct verb *verb, const char *w
         return unknown_key(where, key, err);
     if (!option_taken(&option_rows[at], verb->groups) || (o->given[at] && option_rows[at].type != OPTION_LIST_T))
         return 0; /* of another verb, or the command line said it */
-    char *text = mem_alloc(rest.n + 1); /* lives as long as the process, like argv */
-    memcpy(text, rest.p, rest.n);
-    text[rest.n] = 0;
-    return put(o, (size_t)at, where, text, err);
+    return put(o, (size_t)at, where, options_keep(o, rest), err);
 }
 
 int options_config(struct options *o, const struct verb *verb, const char *path, bool must_exist, struct err *err)
@@ -305,8 +302,21 @@ int options_assign(struct options *o, unsigned groups, const char *name, const c
     return put(o, (size_t)at, "", value, err);
 }
 
+char *options_keep(struct options *o, struct str text)
+{
+    char *copy = mem_alloc(text.n + 1);
+    if (text.n)
+        memcpy(copy, text.p, text.n);
+    copy[text.n] = 0;
+    put_list(&o->kept, copy);
+    return copy;
+}
+
 void options_free(struct options *o)
 {
+    for (size_t i = 0; i < o->kept.n; i++)
+        mem_free((char *)(uintptr_t)o->kept.items[i]);
+    mem_free(o->kept.items);
     for (int i = 0; i < OPT_COUNT; i++)
         if (option_rows[i].type == OPTION_LIST_T)
             mem_free(((struct option_list *)(void *)((char *)o + option_rows[i].offset))->items);

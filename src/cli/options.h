@@ -1,6 +1,6 @@
 /* cli/options.h - command line and configuration file -> one struct, by one table.
  *
- * Owns:       the values' memory (strings point into argv or into the configuration text, which lives as long as the process).
+ * Owns:       the values' memory (strings point into argv or into texts kept with the options).
  * Invariants: 1. Every value was checked for type and range before a verb sees it.
  *             2. The command line wins over the configuration file.
  *             3. A mistake is one line on standard error and exit status 2; nothing has been done by then.
@@ -54,6 +54,7 @@ struct options {
     OPTION_LIST(OPTION_FIELD)
 #undef OPTION_FIELD
     bool given[OPT_COUNT];
+    struct option_list kept; /* texts that values point into, besides argv: owned */
     const char **args; /* positional arguments after the verb */
     size_t arg_count;
     char store_dir[4096]; /* --store, $RHAPSODE_HOME or ~/.local/share/rhapsode */
@@ -90,8 +91,9 @@ int cli_verb_unknown(const char *name); /* says so on standard error; 2 */
 int options_parse(struct options *o, const struct verb *verb, int argc, char **argv, struct err *err);
 /* "key = value" lines; # starts a comment.  Keys this verb does not take are checked for their names only. */
 int options_config(struct options *o, const struct verb *verb, const char *path, bool must_exist, struct err *err);
-/* One option by name while the program runs (chat): only those of `groups`; ERR_ARGUMENT leaves the old value. `value` must live on. */
+/* One option by name while the program runs (chat): only those of `groups`; ERR_ARGUMENT leaves the old value. `value` must live on (options_keep). */
 int options_assign(struct options *o, unsigned groups, const char *name, const char *value, struct err *err);
+char *options_keep(struct options *o, struct str text); /* a copy, terminated, that lives as long as o */
 void options_free(struct options *o);
 
 /* Ids with commas or white space between, in brackets or not -> ids; free with mem_free.  `where` ("--ids: ") begins an error. */

@@ -213,8 +213,7 @@ static void cmd_params(struct talk *t, struct str arg)
     struct str rest = str_trim(str_from(arg, cut));
     if (rest.n && rest.p[0] == '=')
         rest = str_trim(str_from(rest, 1));
-    char *value = path_of(rest); /* lives on in the options */
-    if (options_assign(t->o, G_SAMPLE | G_REQUEST, name, value, &err))
+    if (options_assign(t->o, G_SAMPLE | G_REQUEST, name, options_keep(t->o, rest), &err))
         fprintf(stderr, "%s\n", err.text);
     else
         show_params(t);

@@ -106,7 +106,7 @@ static int hash_file(const char *path, char hex[65], struct err *err)
 static int take_file(const char *from, const char *to, struct err *err)
 {
     unlink(to);
-    if (link(from, to) == 0)
+    if (linkat(AT_FDCWD, from, AT_FDCWD, to, AT_SYMLINK_FOLLOW) == 0) /* the file, not a link to it: a hub's own cache is made of these */
         return 0;
     struct file_map m;
     int rc = file_map_open(&m, from, err);
