@@ -424,7 +424,8 @@ USAGE = [
     ["generate", LLAMA, "--prompt", "x", "-z"], ["generate", LLAMA, "--prompt", "x", "--state", "lots"],
     ["score", LLAMA], ["score", LLAMA, "--ids", "1", "--file", "x"], ["score", LLAMA, "--ids", "1,2", "--logits", "all"],
     ["generate", LLAMA, "--prompt", "x", "--kv", "q7"], ["generate", LLAMA, "--prompt", "x", "--kv", "f16:"],
-    ["generate", LLAMA, "--prompt", "x", "--logprobs"], ["score", LLAMA, "--ids", "1,2", "--logits", "last"], ["run", LLAMA, "--choices", "2", "x"],
+    ["generate", LLAMA, "--prompt", "x", "--logprobs"], ["generate", LLAMA, "--prompt", "x", "--set", "a=1"], ["generate", LLAMA, "--ids", "1", "--tools", "x"],
+    ["score", LLAMA, "--ids", "1,2", "--logits", "last"], ["run", LLAMA, "--choices", "2", "x"],
     ["detokenize", LLAMA, "--ids", ""], ["detokenize", LLAMA, "--ids", "1,,2"], ["help", "nonsense"], ["help", "run", "everything"], ["render", LLAMA], ["info"], ["bench", LLAMA, "-r", "0"], ["completion", "tcsh"],
     ["bench"], ["bench", LLAMA, "--limits"],
 ]
@@ -628,6 +629,11 @@ def test_completion_offers_names_of_the_store(tmp_path):
     assert sorted(offered("rhapsode rm mine:")) == ["other", "tiny"]  # bash breaks words at colons
     assert "--temperature" in offered("rhapsode run x --temp") and "score" in offered("rhapsode help sc")
     assert offered("rhapsode gen") == ["generate"]
+    if shutil.which("fish"):
+        script = "rhapsode completion fish | source; complete -C 'rhapsode run mi'; complete -C 'rhapsode run thi'"
+        path = f"{os.path.dirname(PROGRAM)}:{env['PATH']}"
+        out = subprocess.run(["fish", "-c", script], env={**env, "PATH": path}, cwd=tmp_path, stdout=subprocess.PIPE, check=True, text=True).stdout.split()
+        assert {"mine:tiny", "mine:other", "third"} <= set(out)
 
 
 def test_full_disk():

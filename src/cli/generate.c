@@ -307,6 +307,9 @@ static int read_input(struct rh_request_options *r, struct session_chat *chat, c
     uint32_t *ids;
     if (!!o->prompt + !!o->ids + !!o->chat != 1)
         return session_usage("generate", "expected one of --prompt, --ids and --chat");
+    if (!o->chat && (o->tools || o->set.n || o->no_generation_prompt))
+        return session_usage("generate", "--%s: of a chat's template; expected --chat, too",
+                             o->tools ? "tools" : o->set.n ? "set" : "no-generation-prompt");
     if (!o->json && (o->logprobs || o->given[OPT_TOP_LOGPROBS]))
         return session_usage("generate", "%s: printed with --json only", o->logprobs ? "--logprobs" : "--top-logprobs");
     if (o->prompt)
