@@ -19,12 +19,12 @@ def messages(mib):
 
 
 CASES = {
-    "a chat of 20 MB": ("/v1/chat/completions", lambda: {"messages": messages(20), "max_tokens": 1}),
-    "Anthropic's chat of 20 MB": ("/v1/messages", lambda: {"messages": messages(20), "max_tokens": 1}),
-    "items of 20 MB": ("/v1/responses", lambda: {"input": messages(20)}),
-    "Ollama's chat of 20 MB": ("/api/chat", lambda: {"messages": messages(20)}),
-    "a text of 20 MB": ("/tokenize", lambda: {"prompt": "ab cd " * 3500000}),
-    "ids to echo": ("/v1/completions", lambda: {"prompt": [[5] * 30000] * 100, "echo": True, "max_tokens": 1}),
+    "a chat of 12 MB": ("/v1/chat/completions", lambda mib=12: {"messages": messages(mib), "max_tokens": 1}),
+    "Anthropic's chat of 12 MB": ("/v1/messages", lambda mib=12: {"messages": messages(mib), "max_tokens": 1}),
+    "items of 12 MB": ("/v1/responses", lambda mib=12: {"input": messages(mib)}),
+    "Ollama's chat of 12 MB": ("/api/chat", lambda mib=12: {"messages": messages(mib)}),
+    "a text of 6 MB": ("/tokenize", lambda mib=6: {"prompt": "ab cd " * (mib * 170000)}),
+    "ids to echo": ("/v1/completions", lambda mib=6: {"prompt": [[5] * 30000] * (mib * 16), "echo": True, "max_tokens": 1}),
     "2048 vectors": ("/v1/embeddings", lambda: {"input": [[i, 5] for i in ID]}),
     "log-probabilities of answers": ("/v1/completions", lambda: {"prompt": [5], "max_tokens": 200, "n": 16, "logprobs": 128, "ignore_eos": True}),
     "log-probabilities of prompts": ("/v1/completions", lambda: {"prompt": [[3 + (i * 7 + k) % 200 for i in range(500)] for k in range(24)], "max_tokens": 1,
@@ -59,9 +59,9 @@ def test_no_turn_is_long(s, name, tmp_path):
 
 def test_who_leaves_while_a_body_is_read_or_an_answer_written(s):
     """Nothing is left over, and nothing is sent to whoever has the connection's place now."""
-    for name in ("a chat of 20 MB", "items of 20 MB", "a text of 20 MB", "ids to echo"):
+    for name in ("a chat of 12 MB", "items of 12 MB", "a text of 6 MB", "ids to echo"):
         path, body = CASES[name]
-        data = json.dumps(body()).encode()
+        data = json.dumps(body(2)).encode()
         for wait in (0, 0.02, 0.1):
             c = socket.create_connection(("127.0.0.1", s.port))
             c.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(data)) + data)
