@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CUDA_ARITHMETIC = 1, ARENA_BYTES = 768 << 20, PARTIAL_BYTES = 64 << 20, WORK_BYTES = 64 << 20, PACK_SMEM = 256, ARRIVED = 1024 };
+enum { CUDA_ARITHMETIC = 2, ARENA_BYTES = 768 << 20, PARTIAL_BYTES = 64 << 20, WORK_BYTES = 64 << 20, PACK_SMEM = 256, ARRIVED = 1024 };
 
 int cuda_alloc(struct device *d, size_t size_bytes, const char *what, void **out, struct err *err)
 {

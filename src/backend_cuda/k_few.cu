@@ -3,9 +3,8 @@
  * A block of a cluster has one segment: of x it keeps that segment in shared memory, and each of its 16 warps takes another tile, so weights and x are
  * read once.  Each warp has its own ring of pieces of packed weights, filled by bulk copies before x is there.  The eight sums of a tile are added in
  * ascending order by one of the blocks, which reads them from the others' shared memory. */
-#include "backend_cuda/async.cuh"
 #include "backend_cuda/mma.cuh"
-#include "backend_cuda/weight_layout.cuh"
+#include "backend_cuda/row_tile.cuh"
 
 enum { WARPS = 16, THREADS = 32 * WARPS, BLOCKS = CUDA_SEGMENTS, OWN = WARPS / BLOCKS };
 
@@ -18,39 +17,6 @@ struct few_form {
     __host__ __device__ uint32_t buffers() const { return groups == 4 ? 1 : 2; } /* of sums */
     __host__ __device__ uint32_t bars() const { return sums() + buffers() * sums_bytes(); }
     __host__ __device__ uint32_t total() const { return bars() + (WARPS * stages + 1) * 8; }
-};
-
-static __device__ __forceinline__ uint32_t part_of(const cuda_p_linear &p, uint32_t tile)
-{
-    uint32_t part = 0;
-    while (!p.pair && part + 1 < p.part_count && tile >= p.part[part + 1].tile_first)
-        part++;
-    return part;
-}
-
-/* A warp's pieces: of its block's segment, gate then up, tile after tile. */
-template <int BITS, int SCALE, int OFF> struct pieces {
-    using lay = layout<BITS, SCALE, OFF>;
-    const cuda_p_linear &p;
-    uint32_t ring, bars, from, to, tile, step, tiles, half, piece, slot;
-
-    __device__ __forceinline__ void ask() /* one lane */
-    {
-        if (tile >= tiles)
-            return;
-        const cuda_linear_part &part = p.part[p.pair ? half : part_of(p, tile)];
-        uint32_t left = p.units - piece * lay::piece_units, bar = bars + 8 * slot;
-        uint32_t bytes = lay::super_bytes || left >= lay::piece_units ? lay::piece_bytes : left * lay::unit_bytes;
-        bar_expect(bar, bytes);
-        bulk_copy(ring + slot * lay::piece_bytes, part.planes + (size_t)(tile - (p.pair ? 0 : part.tile_first)) * p.tile_bytes + piece * lay::piece_bytes,
-                  bytes, bar);
-        slot = slot + 1 == p.stages ? 0 : slot + 1;
-        if (++piece * lay::piece_units < to)
-            return;
-        piece = from / lay::piece_units;
-        if (half++ == p.pair)
-            half = 0, tile += step;
-    }
 };
 
 /* Unit i of a piece times unit k of the segment's x. */
@@ -165,7 +131,8 @@ static __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS,
     uint32_t begin = blockIdx.x / BLOCKS * WARPS, step = gridDim.x / BLOCKS * WARPS;
     pieces<BITS, SCALE, OFF> q = {p, shared_at(ring), bars + warp * p.stages * 8};
     q.from = rank * size, q.to = q.from + size < p.units ? q.from + size : p.units;
-    q.tile = begin + warp, q.step = step, q.tiles = tiles, q.half = 0, q.piece = q.from / lay::piece_units, q.slot = 0;
+    q.tile = begin + warp, q.step = step, q.tiles = tiles;
+    q.begin();
     if (lane == 0) {
         for (uint32_t i = 0; i < p.stages; i++)
             bar_init(q.bars + 8 * i, 1);

@@ -19,7 +19,9 @@ static __global__ void __launch_bounds__(PACK_THREADS, 3) pack(const __grid_cons
             *reinterpret_cast<uint4 *>(to + (size_t)(c / 64) * 8192 + (c % 64 / 8 ^ r % 8) * 8) = v;
         });
     else
-        inverse = pack_row(source, padded, row, shared, [&](uint32_t c, __half v) { to[(size_t)(c / 64) * 512 + pack_place(c)] = v; });
+        inverse = pack_row(source, padded, row, shared, [&](uint32_t c, __half2 v) {
+            *reinterpret_cast<__half2 *>(to + (size_t)(c / 64) * 512 + pack_place(c)) = v;
+        });
     if (threadIdx.x == 0)
         p.row_scale[r] = inverse;
 }

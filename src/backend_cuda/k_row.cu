@@ -3,51 +3,12 @@
  * One block of 16 warps a multiprocessor.  A group of warps, one a segment, takes tile after tile; each warp has its own ring of pieces of packed
  * weights in shared memory, filled by bulk copies.  The rings are filled before x is there: while the kernel ahead still runs.  x is made to f16 by every
  * block for itself.  Segments are added in ascending order by one warp, which changes from tile to tile. */
-#include "backend_cuda/async.cuh"
 #include "backend_cuda/mma.cuh"
 #include "backend_cuda/pack_row.cuh"
-#include "backend_cuda/weight_layout.cuh"
+#include "backend_cuda/row_tile.cuh"
 
 enum { WARPS = 16, THREADS = 32 * WARPS, GROUPS_MAX = 8 };
 static_assert((int)THREADS == (int)PACK_THREADS, "a block packs its row");
-
-static __device__ __forceinline__ uint32_t part_of(const cuda_p_linear &p, uint32_t tile)
-{
-    uint32_t part = 0;
-    while (!p.pair && part + 1 < p.part_count && tile >= p.part[part + 1].tile_first)
-        part++;
-    return part;
-}
-
-/* A warp's pieces: those of its segment of gate, then of up, tile after tile. */
-template <int BITS, int SCALE, int OFF> struct pieces {
-    using lay = layout<BITS, SCALE, OFF>;
-    const cuda_p_linear &p;
-    uint32_t ring, bars;           /* shared memory */
-    uint32_t from, to;             /* units of the segment */
-    uint32_t tile, step, tiles, half, piece, slot; /* the next piece to ask for, and its place */
-
-    __device__ __forceinline__ uint32_t first() const { return from / lay::piece_units; }
-    __device__ __forceinline__ uint32_t last() const { return (to - 1) / lay::piece_units; }
-
-    __device__ __forceinline__ void ask() /* one lane */
-    {
-        if (tile >= tiles)
-            return;
-        const cuda_linear_part &part = p.part[p.pair ? half : part_of(p, tile)];
-        uint32_t left = p.units - piece * lay::piece_units, bar = bars + 8 * slot;
-        uint32_t bytes = lay::super_bytes || left >= lay::piece_units ? lay::piece_bytes : left * lay::unit_bytes;
-        bar_expect(bar, bytes);
-        bulk_copy(ring + slot * lay::piece_bytes, part.planes + (size_t)(tile - (p.pair ? 0 : part.tile_first)) * p.tile_bytes + piece * lay::piece_bytes,
-                  bytes, bar);
-        slot = slot + 1 == p.stages ? 0 : slot + 1;
-        if (piece++ != last())
-            return;
-        piece = first();
-        if (half++ == p.pair)
-            half = 0, tile += step;
-    }
-};
 
 /* Unit i of a piece times unit u of the row: 16 sums in column 0. */
 template <int BITS, int SCALE, int OFF>
@@ -165,7 +126,7 @@ static __global__ void __launch_bounds__(THREADS, 2) row_linear(const __grid_con
     pieces<BITS, SCALE, OFF> q = {p, shared_at(ring), shared_at(memory + form.bars()) + warp * p.stages * 8};
     q.from = segment * size, q.to = q.from + size < p.units ? q.from + size : p.units;
     q.tile = group * gridDim.x + blockIdx.x, q.step = groups * gridDim.x, q.tiles = idle ? 0 : p.pair ? p.tiles / 2 : p.tiles;
-    q.half = 0, q.piece = q.first(), q.slot = 0;
+    q.begin();
     if (lane == 0) {
         for (uint32_t i = 0; i < p.stages; i++)
             bar_init(q.bars + 8 * i, 1);
@@ -179,7 +140,7 @@ static __global__ void __launch_bounds__(THREADS, 2) row_linear(const __grid_con
     dev_begin();
     __half *xs = reinterpret_cast<__half *>(memory + form.x());
     float x_scale = pack_row({p.raw, norm, p.cols, p.eps}, p.units * CUDA_UNIT, row, reinterpret_cast<float *>(memory + form.words()),
-                             [&](uint32_t c, __half v) { xs[c / 64 * 64 + pack_place(c)] = v; });
+                             [&](uint32_t c, __half2 v) { *reinterpret_cast<__half2 *>(xs + c / 64 * 64 + pack_place(c)) = v; });
     __syncthreads();
     float *sums = reinterpret_cast<float *>(memory + form.sums());
     uint32_t slot = 0, phase = 0, turn = 0;

@@ -38,13 +38,25 @@ static __device__ __forceinline__ bool scale_is_fp(uint32_t kind)
     return kind == CUDA_KIND_FP4;
 }
 
+static __device__ __forceinline__ bool kind_is_bare(uint32_t kind)
+{
+    switch (kind) {
+#define BARE(name, bits, scale, off) \
+    case CUDA_KIND_##name:           \
+        return layout_bare(bits, CUDA_SCALE_##scale);
+        CUDA_KINDS(BARE)
+#undef BARE
+    }
+    return false;
+}
+
 /* Largest magnitude a row needs in f16 -> its power of two.  row_scale takes it back. */
 static __global__ void __launch_bounds__(ROW_THREADS) row_scale(const __grid_constant__ cuda_p_repack p)
 {
     dev_begin();
     __shared__ float shared[32];
     const uint8_t *row = p.raw.data + (size_t)blockIdx.x * p.raw.row_bytes;
-    float most = 0;
+    float most = 0, scale = 0;
     for (uint32_t k = threadIdx.x; k < p.raw.cols; k += blockDim.x) {
         float v = fabsf(value_of(p.raw, row, k));
         if (!raw_is_float(p.raw.type)) {
@@ -52,14 +64,20 @@ static __global__ void __launch_bounds__(ROW_THREADS) row_scale(const __grid_con
             float d = fabsf(c.d), ds = fabsf(c.d * c.sc), m = fabsf(c.m), mm = fabsf(c.m * c.mn);
             if (scale_is_fp(p.kind))
                 d = d * 12.0f, ds = d;
+            scale = fmaxf(scale, fmaxf(d, ds));
             v = d > v || d != d ? d : v, v = ds > v || ds != ds ? ds : v, v = m > v || m != m ? m : v, v = mm > v || mm != mm ? mm : v;
         }
         most = v > most || v != v ? v : most;
     }
     most = dev_block_max(most, shared);
+    scale = dev_block_max(scale, shared);
     if (threadIdx.x)
         return;
     int e = (int)(__float_as_uint(most) >> 23) & 255, up = e < 14 ? 0 : (scale_is_fp(p.kind) ? 126 : 140) - e;
+    if (kind_is_bare(p.kind)) { /* scales times 2^24 have to be f16 */
+        int most_up = 118 - (int)(__float_as_uint(scale) >> 23);
+        up = most_up < up ? most_up : up;
+    }
     up = up < -126 ? -126 : up > 126 ? 126 : up;
     if (e == 255)
         *p.bad = p.number, up = 0;
@@ -69,6 +87,11 @@ static __global__ void __launch_bounds__(ROW_THREADS) row_scale(const __grid_con
 static __device__ __forceinline__ uint32_t bits_of(float v, float up)
 {
     return __half_as_ushort(__float2half_rn(v * up));
+}
+/* of a scale of row g or, r 1, g + 8 */
+static __device__ __forceinline__ uint32_t scale_bits(float v, float up, uint32_t bits, uint32_t scale, int r)
+{
+    return bits_of(v * up, layout_bare(bits, scale) ? (r ? 0x1p20f : 0x1p24f) : 1.0f);
 }
 
 /* codes of one lane's unit, scales by the first lane of each row pair */
@@ -150,7 +173,7 @@ struct packer {
             float by = up(o);
             for (int c = 0; c < 4; c++) {
                 raw_column x = at(o, u * 64 + 16 * c);
-                uint16_t d = (uint16_t)bits_of(x.d * x.sc * fp, by), m = (uint16_t)bits_of(x.m * x.mn, by);
+                uint16_t d = (uint16_t)scale_bits(x.d * x.sc * fp, by, bits, scale, r), m = (uint16_t)bits_of(x.m * x.mn, by);
                 if (raw_is_large(p->raw.type))
                     m ^= 0x8000; /* minima are subtracted */
                 if (scale == CUDA_SCALE_ONE || scale == CUDA_SCALE_BOOK || scale == CUDA_SCALE_FP)
@@ -162,20 +185,20 @@ struct packer {
                 if (scale == CUDA_SCALE_FINE)
                     ((uint16_t *)(s + g * 32))[4 * r + c] = d, ((uint16_t *)(s + g * 32))[8 + 4 * r + c] = m;
                 if (scale == CUDA_SCALE_SUPER)
-                    s[g * 8 + 2 * r + c / 2] = (uint8_t)x.sc, s[g * 8 + 4 + 2 * r + c / 2] = (uint8_t)x.mn;
+                    s[g * 8 + 4 * r + c / 2 * 2] = (uint8_t)x.sc, s[g * 8 + 4 * r + c / 2 * 2 + 1] = (uint8_t)x.mn;
                 if (scale == CUDA_SCALE_SIXTEEN)
-                    s[g * 8 + 4 * r + c] = (uint8_t)((int)x.sc + 128);
+                    s[g * 8 + 2 * c + r] = (uint8_t)((int)x.sc + 128);
             }
         }
     }
-    __device__ void factors(uint32_t scale, uint8_t *s) const /* of 256 columns */
+    __device__ void factors(uint32_t bits, uint32_t scale, uint8_t *s) const /* of 256 columns */
     {
         uint32_t g = lane >> 2;
         for (int r = 0; r < 2; r++) {
             uint32_t o = tile * 16 + g + 8 * r;
             raw_column x = at(o, u * 64);
             if (scale == CUDA_SCALE_SUPER) {
-                ((uint16_t *)(s + g * 8))[2 * r] = (uint16_t)bits_of(x.d, up(o));
+                ((uint16_t *)(s + g * 8))[2 * r] = (uint16_t)scale_bits(x.d, up(o), bits, scale, r);
                 ((uint16_t *)(s + g * 8))[2 * r + 1] = (uint16_t)bits_of(-x.m, up(o));
             } else {
                 ((uint16_t *)(s + g * 4))[r] = (uint16_t)bits_of(x.d, up(o));
@@ -221,7 +244,7 @@ static __global__ void repack(const __grid_constant__ cuda_p_repack p)
         return;
     k.scales(f.bits, f.scale, f.scale == CUDA_SCALE_FP ? 32768.0f : 1.0f); /* fp4: twice 2^14 times the halved scale */
     if (f.factors)
-        k.factors(f.scale, base + f.factors);
+        k.factors(f.bits, f.scale, base + f.factors);
 }
 
 extern "C" const void *const cuda_kernels_weight[CUDA_K_WEIGHT_COUNT] = {(const void *)embed, (const void *)row_scale, (const void *)repack};

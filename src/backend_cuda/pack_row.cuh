@@ -72,32 +72,47 @@ static __device__ __forceinline__ float pack_most(uint32_t most, float *shared)
     return __uint_as_float(most);
 }
 
+static __device__ __forceinline__ float4 pack_weights(const pack_source &s, uint32_t c, bool whole)
+{
+    if (whole)
+        return c < s.cols ? *reinterpret_cast<const float4 *>(s.w + c) : make_float4(0, 0, 0, 0);
+    return make_float4(c < s.cols ? s.w[c] : 0, c + 1 < s.cols ? s.w[c + 1] : 0, c + 2 < s.cols ? s.w[c + 2] : 0, c + 3 < s.cols ? s.w[c + 3] : 0);
+}
+
 /* The row in shared memory, normed where there is a norm; gives the power of two that takes it to f16, and what takes that back. */
 static __device__ __forceinline__ float pack_factor(const pack_source &s, uint32_t padded, float *row, float *shared, float *inverse)
 {
     float by = 1;
     uint32_t most = 0;
+    bool whole = ((uintptr_t)s.w | s.cols * 4) % 16 == 0;
+    float4 *four = reinterpret_cast<float4 *>(row);
     pack_fetch(row, s.x, s.cols, padded);
     pack_arrived();
     if (s.w)
         by = pack_norm(s, row, shared);
-#pragma unroll 4
-    for (uint32_t c = threadIdx.x; c < s.cols; c += PACK_THREADS) {
-        float v = row[c];
-        if (s.w)
-            row[c] = v = (v * by) * s.w[c];
-        most = max(most, __float_as_uint(v) & 0x7fffffffu); /* as integers NaN is the largest */
+#pragma unroll 2
+    for (uint32_t c = 4 * threadIdx.x; c < padded; c += 4 * PACK_THREADS) {
+        float4 v = four[c / 4];
+        if (s.w) {
+            float4 w = pack_weights(s, c, whole);
+            four[c / 4] = v = make_float4((v.x * by) * w.x, (v.y * by) * w.y, (v.z * by) * w.z, (v.w * by) * w.w);
+        }
+        most = max(max(most, __float_as_uint(v.x) & 0x7fffffffu), __float_as_uint(v.y) & 0x7fffffffu); /* as integers NaN is the largest */
+        most = max(max(most, __float_as_uint(v.z) & 0x7fffffffu), __float_as_uint(v.w) & 0x7fffffffu);
     }
     return dev_row_factor(pack_most(most, shared), inverse);
 }
 
-/* put(c, half) for every column c below `padded`; gives what takes the power of two back.  row: of `padded` floats in shared memory. */
+/* put(c, halves of columns c and c + 1) for every even c below `padded`; gives what takes the power of two back.  row: of `padded` floats in shared memory. */
 template <class PUT> static __device__ __forceinline__ float pack_row(const pack_source &s, uint32_t padded, float *row, float *shared, PUT put)
 {
     float inverse, up = pack_factor(s, padded, row, shared, &inverse);
-#pragma unroll 4
-    for (uint32_t c = threadIdx.x; c < padded; c += PACK_THREADS)
-        put(c, __float2half_rn(row[c] * up));
+#pragma unroll 2
+    for (uint32_t c = 4 * threadIdx.x; c < padded; c += 4 * PACK_THREADS) {
+        float4 v = *reinterpret_cast<const float4 *>(row + c);
+        put(c, __floats2half2_rn(v.x * up, v.y * up));
+        put(c + 2, __floats2half2_rn(v.z * up, v.w * up));
+    }
     return inverse;
 }
 

@@ -6,6 +6,7 @@
  *   16 bits: [chunk][lane] 16 bytes;  8: [chunk pair][lane] 16 bytes, a chunk = 8 codes in pair order
  *   4: [lane] a word a chunk, low halves of the pairs at bits 4 i, high halves at 16 + 4 i
  *   5, 6: as 4, then [lane] a word (two words) of high bits: pair p = 4 c + i at bit p (2 (p % 8)) and 16 above
+ * 4 bits with a minimum: a code is read as the f16 that its bits are where they lie, times 2^-24 in row g, 2^-20 in row g + 8; scales have that taken back.
  * Values are f16: code to f16 exactly, then one fused multiply-add with scale and minimum in f16: one rounding. */
 #ifndef RH_CUDA_WEIGHT_LAYOUT_CUH
 #define RH_CUDA_WEIGHT_LAYOUT_CUH
@@ -69,6 +70,11 @@ struct read_shared {
     static __device__ __forceinline__ uint2 read8(const uint8_t *p) { return *reinterpret_cast<const uint2 *>(p); }
     static __device__ __forceinline__ uint32_t read4(const uint8_t *p) { return *reinterpret_cast<const uint32_t *>(p); }
 };
+
+static __host__ __device__ constexpr bool layout_bare(uint32_t bits, uint32_t scale) /* codes that need no conversion: see above */
+{
+    return bits == 4 && (scale == CUDA_SCALE_TWO || scale == CUDA_SCALE_WIDE || scale == CUDA_SCALE_FINE || scale == CUDA_SCALE_SUPER);
+}
 
 static __device__ __forceinline__ __half2 layout_half2(uint32_t v)
 {
@@ -140,26 +146,25 @@ template <int BITS, int SCALE, int OFF> struct unit {
         } else if (SCALE == CUDA_SCALE_FINE) {
             d[0] = layout_both(s[c >> 1], c & 1), d[1] = layout_both(s[2 + (c >> 1)], c & 1);
             m[0] = layout_both(s[4 + (c >> 1)], c & 1), m[1] = layout_both(s[6 + (c >> 1)], c & 1);
-        } else if (SCALE == CUDA_SCALE_SUPER) { /* s[0]: scales of both blocks of row g, then of row g + 8; s[1]: minima likewise */
+        } else if (SCALE == CUDA_SCALE_SUPER) { /* s[0]: scale and minimum of both blocks of row g; s[1]: of row g + 8 */
             const __half2 bias = __float2half2_rn(1024.0f);
             int b = c >> 1;
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 uint32_t factors = r ? super.y : super.x; /* d, -dmin */
-                uint32_t at = (uint32_t)(2 * r + b);
-                uint32_t both = __byte_perm(__byte_perm(s[0], s[1], at | (4 + at) << 4), 0x64646464u, 0x4140); /* scale, minimum */
+                uint32_t both = __byte_perm(s[r], 0x64646464u, b ? 0x4342 : 0x4140); /* scale, minimum */
                 __half2 product = __hmul2(__hsub2(layout_half2(both), bias), layout_half2(factors));
                 d[r] = __low2half2(product), m[r] = __high2half2(product);
             }
-        } else if (SCALE == CUDA_SCALE_SIXTEEN) { /* s[0]: bytes of row g's chunks, s[1]: of row g + 8 */
+        } else if (SCALE == CUDA_SCALE_SIXTEEN) { /* bytes of chunk after chunk, row g and row g + 8 */
             const __half2 bias = __float2half2_rn(1152.0f);
-            uint32_t both = __byte_perm(__byte_perm(s[0], s[1], (uint32_t)(c | (4 + c) << 4)), 0x64646464u, 0x4140);
+            uint32_t both = __byte_perm(s[c >> 1], 0x64646464u, c & 1 ? 0x4342 : 0x4140);
             __half2 product = __hmul2(__hsub2(layout_half2(both), bias), layout_half2(super.x));
             d[0] = __low2half2(product), d[1] = __high2half2(product);
         }
     }
 
-    /* Pair i of chunk c as exact integers in f16, offset taken off. */
+    /* Pair i of chunk c as exact integers in f16, offset taken off; or bare. */
     __device__ __forceinline__ __half2 pair(int c, int i) const
     {
         const uint32_t *w = reinterpret_cast<const uint32_t *>(code);
@@ -171,6 +176,8 @@ template <int BITS, int SCALE, int OFF> struct unit {
         int p = 4 * c + i;
         const uint32_t mask = i & 1 ? 0x00f000f0u : 0x000f000fu;
         uint32_t bits;
+        if (layout_bare(BITS, SCALE))
+            return layout_half2(v & mask);
         if (BITS == 4)
             asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(bits) : "r"(v), "r"(mask), "r"(layout_magic())); /* one operation: magic is in a register */
         else
