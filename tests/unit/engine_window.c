@@ -4,7 +4,7 @@
 #define RIG_CONTEXT 4096
 #include "engine_rig.h"
 
-enum { PROMPT = 60, ANSWER = 2000, WINDOW = 32 };
+enum { PROMPT = 60, ANSWER = 1200, WINDOW = 32 };
 
 /* The most pages that were held at any time. */
 static uint64_t pages_most(uint32_t *count)
