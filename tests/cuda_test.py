@@ -62,7 +62,7 @@ def test_names_of_devices():
 
 @no_driver
 def test_layers_on_a_gpu_that_is_not_there():
-    assert "no memory of its own" in run(PROGRAM, *ASK, "--gpu-layers", "7", status=1).stderr.decode()
+    assert "no memory of its own" in run(PROGRAM, *ASK, "--gpu-layers", "7", status=2).stderr.decode()
     run(PROGRAM, *ASK, "--gpu-layers", "0")
 
 
