@@ -6,9 +6,11 @@ is tried without a GPU; where it is not, that is a skipped step, said before the
 A step is a command.  Its result counts are read from its output: `N passed, N failed` lines, ctest's or pytest's summary, or
 `N comparisons, N differences`; a step that prints none counts as one test by its exit status.  A failed step's output is shown.
 """
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -191,6 +193,20 @@ def api_step(run, preset, name, long, few, streams, seconds):
     run.step(f"API, {name}", [PYTHON, "-m", "pytest", "-q", *files], env)
 
 
+class Ahead:
+    """Builds that come later, begun on what the steps before them leave of the machine; stop() leaves off wherever it is, and they go on from there."""
+
+    def __init__(self, **presets):
+        lines = [f"cmake --preset {p} -Wno-dev && ninja -C build/{p} {' '.join(targets)}" for p, targets in presets.items()]
+        self.process = subprocess.Popen(["nice", "-n", "15", "bash", "-c", "trap 'exit 1' TERM; " + "; ".join(lines)], cwd=TOP, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.DEVNULL, start_new_session=True)
+
+    def stop(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGTERM)  # ninja takes away what is half done
+        self.process.wait()
+
+
 def sanitizer_steps(run, long):
     if run.build("asan", "unit_tests", "rhapsode"):
         # check long adds the slow ones
@@ -244,7 +260,9 @@ def tier_check(run, long=False):
         run.step("Python environment for load", ["scripts/setup", "load"])
         more = {"LOAD_STREAMS": "2000", "LOAD_SECONDS": "600", "API_EXAMPLES": "200", "API_BODIES": "400", "AIPERF": os.path.join(TOP, ".venv-load", "bin", "aiperf")}
     env = {"RHAPSODE": os.path.join(RELEASE, "rhapsode"), "MODELS": MODELS, "RELEASE": RELEASE, **more}
+    ahead = Ahead(asan=["unit_tests", "rhapsode"], tsan=["unit_tests", "rhapsode"], fuzz=[f"fuzz_{name}" for name in fuzz_targets()])
     run.step("program", [PYTHON, "-m", "pytest", "-q", "tests"], env)
+    ahead.stop()
     sanitizer_steps(run, long)
     fuzz_steps(run, 0)
     beside.join()
