@@ -21,6 +21,15 @@ def small_model():
     return out.stdout.strip()
 
 
+def read_until(sock, what):
+    out = b""
+    while what not in out:
+        chunk = sock.recv(100000)
+        assert chunk, out
+        out += chunk
+    return out
+
+
 class Server:
     def __init__(self, model, *args, env=None, wait=120):
         self.process = subprocess.Popen(

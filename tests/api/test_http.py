@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from serving import GOLDEN, Server
+from serving import GOLDEN, Server, read_until
 
 LLAMA = os.path.join(GOLDEN, "llama")
 
@@ -28,15 +28,6 @@ def read_all(s):
             out += chunk
     except ConnectionResetError:
         pass
-    return out
-
-
-def read_until(s, what):
-    out = b""
-    while what not in out:
-        chunk = s.recv(100000)
-        assert chunk, out
-        out += chunk
     return out
 
 

@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from serving import GOLDEN, Server
+from serving import GOLDEN, Server, read_until
 
 LLAMA = os.path.join(GOLDEN, "llama")
 TEMPLATE = "effort={{ reasoning_effort | default('-') }} thinking={{ enable_thinking | default(true) }} {% for m in messages %}{{ m.content }}{% endfor %}"
@@ -98,15 +98,6 @@ def test_keys_share_places_evenly(tmp_path):
 
 
 # ---- queues and slow peers ----
-
-def read_until(c, what):
-    got = b""
-    while what not in got:
-        chunk = c.recv(65536)
-        assert chunk, got
-        got += chunk
-    return got
-
 
 def begin(s, body):
     c = socket.create_connection(("127.0.0.1", s.port), timeout=60)
