@@ -92,26 +92,11 @@ static void decode(const struct kv_layer *l, const uint32_t *table, uint32_t kv_
     }
 }
 
-/* q by the keys of four positions, each sum in the order of its elements. */
-static void dots(const float *q, const float *k, uint32_t d, double out[4])
-{
-    const float *k1 = k + d, *k2 = k1 + d, *k3 = k2 + d;
-    double s0 = 0, s1 = 0, s2 = 0, s3 = 0;
-    for (uint32_t e = 0; e < d; e++) {
-        double x = (double)q[e];
-        s0 += x * (double)k[e];
-        s1 += x * (double)k1[e];
-        s2 += x * (double)k2[e];
-        s3 += x * (double)k3[e];
-    }
-    out[0] = s0, out[1] = s1, out[2] = s2, out[3] = s3;
-}
-
 static void scores(const struct op_attention *op, const struct known *known, const float *q, uint32_t first, uint32_t pos, double *p)
 {
     uint32_t d = op->layer->d_k, j = first;
     for (; j + 3 <= pos; j += 4)
-        dots(q, known->k + (size_t)(j - known->from) * d, d, p + (j - first));
+        ref_linear_sums(known->k + (size_t)(j - known->from) * d, q, d, p + (j - first));
     for (; j <= pos; j++)
         p[j - first] = ref_linear_sum(known->k + (size_t)(j - known->from) * d, q, d);
 }

@@ -22,6 +22,8 @@ BACKEND_OPS(REF_RUN_PROTO, REF_RUN_PROTO)
 
 /* the sum over the columns in order, in f64 (ref_ops.c) */
 double ref_linear_sum(const float *w, const float *x, uint32_t cols);
+enum { REF_SUMS = 4 };
+void ref_linear_sums(const float *w, const float *x, uint32_t cols, double sums[REF_SUMS]); /* of so many rows w, one behind the other */
 
 static inline float *ref_row(const struct tensor *t, uint32_t row)
 {

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { LINEAR_ROWS = 8, LINEAR_OUTPUTS = 4 };
+enum { LINEAR_ROWS = 8 };
 
 int ref_run_copy_in(struct device *d, const void *p)
 {
@@ -74,8 +74,8 @@ double ref_linear_sum(const float *w, const float *x, uint32_t cols)
     return sum;
 }
 
-/* The same for LINEAR_OUTPUTS weight rows side by side, because the chains of one sum each are independent. */
-static void linear_outputs(const float *w, const float *x, uint32_t cols, double sums[LINEAR_OUTPUTS])
+/* The same for REF_SUMS weight rows side by side, because the chains of one sum each are independent. */
+void ref_linear_sums(const float *w, const float *x, uint32_t cols, double sums[REF_SUMS])
 {
     const float *w1 = w + cols, *w2 = w1 + cols, *w3 = w2 + cols;
     double s0 = 0, s1 = 0, s2 = 0, s3 = 0;
@@ -102,10 +102,10 @@ static void linear_row(const struct op_linear *op, uint32_t row)
 {
     const float *x = ref_row(&op->x, row);
     uint32_t o = 0, cols = op->x.cols;
-    for (; o + LINEAR_OUTPUTS <= op->y.cols; o += LINEAR_OUTPUTS) {
-        double sums[LINEAR_OUTPUTS];
-        linear_outputs(op->w->values + (size_t)o * cols, x, cols, sums);
-        for (uint32_t i = 0; i < LINEAR_OUTPUTS; i++)
+    for (; o + REF_SUMS <= op->y.cols; o += REF_SUMS) {
+        double sums[REF_SUMS];
+        ref_linear_sums(op->w->values + (size_t)o * cols, x, cols, sums);
+        for (uint32_t i = 0; i < REF_SUMS; i++)
             linear_store(op, row, o + i, sums[i]);
     }
     for (; o < op->y.cols; o++)
