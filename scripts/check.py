@@ -9,6 +9,7 @@ A step is a command.  Its result counts are read from its output: `N passed, N f
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-RELEASE, ASAN, TSAN, FUZZ, CUDA, CUDA_ALL = (os.path.join(TOP, "build", name) for name in ("release", "asan", "tsan", "fuzz", "cuda", "cuda_all"))
+RELEASE, ASAN, TSAN, FUZZ = (os.path.join(TOP, "build", name) for name in ("release", "asan", "tsan", "fuzz"))
 PYTHON = os.path.join(TOP, ".venv", "bin", "python")  # made while the first build runs
 MODELS = os.path.join(TOP, "build", "models")
 
@@ -73,11 +74,11 @@ class Run:
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda step: self.step(*step), steps))
 
-    def build_and_prepare(self, *targets):
+    def build_and_prepare(self, *targets, options=()):
         """The first build, and beside it the Python environment of the tests (mostly waiting for the network)."""
         with ThreadPoolExecutor(2) as pool:
             python = pool.submit(self.step, "Python environment", ["scripts/setup", "python"])
-            return self.build("release", *targets) & python.result()
+            return self.build("release", *targets, options=options) & python.result()
 
     def count(self, name, good):
         self.passed, self.failed = self.passed + good, self.failed + (not good)
@@ -87,8 +88,8 @@ class Run:
         self.skipped.append(name)
         print(f"--   {name}: skipped: {why}", flush=True)
 
-    def build(self, preset, *targets, low=False):
-        configure = ["cmake", "--preset", preset, "-Wno-dev"]
+    def build(self, preset, *targets, low=False, options=()):
+        configure = ["cmake", "--preset", preset, "-Wno-dev", *[shlex.quote(option) for option in options]]
         build = ["cmake", "--build", "--preset", preset, "--target", *targets]
         if low:  # beside other steps, on what they leave of the machine
             build = ["nice", "-n", "10", *build, "-j", "1"]
@@ -172,17 +173,26 @@ def fuzz_targets():
     return sorted(name[:-2] for name in os.listdir(folder) if name.endswith(".c"))
 
 
+def corpus_of(name):
+    return os.path.join(TOP, "tests", "fuzz", "corpus", name)
+
+
+def replay_steps(run):
+    """The fuzz targets over their corpora, by the sanitizers' build: no fuzzer is needed for what is there already."""
+    env = {"ASAN_OPTIONS": "hard_rss_limit_mb=4096"}
+    run.together([(f"inputs of {name}", [program(f"fuzz_{name}", ASAN), corpus_of(name)], env) for name in fuzz_targets()])
+
+
 def fuzz_steps(run, seconds):
-    """Every target over its corpus; with seconds, then on from there."""
-    if not run.build("fuzz", *[f"fuzz_{name}" for name in fuzz_targets()]):
+    """Every target on from its corpus."""
+    if not run.build("fuzz", "fuzz_targets"):
         return
     steps = []
     for name in fuzz_targets():
-        corpus = os.path.join(TOP, "tests", "fuzz", "corpus", name)
         work = os.path.join(FUZZ, "corpus", name)
         os.makedirs(work, exist_ok=True)
-        limit = ["-runs=0"] if not seconds else [f"-max_total_time={seconds}"]
-        steps.append((f"fuzz {name}", [program(f"fuzz_{name}", FUZZ), *limit, "-timeout=20", "-rss_limit_mb=4096", f"-artifact_prefix={work}/", work, corpus]))
+        steps.append((f"fuzz {name}", [program(f"fuzz_{name}", FUZZ), f"-max_total_time={seconds}", "-timeout=20", "-rss_limit_mb=4096",
+                                       f"-artifact_prefix={work}/", work, corpus_of(name)]))
     run.together(steps)
 
 
@@ -208,11 +218,12 @@ class Ahead:
 
 
 def sanitizer_steps(run, long):
-    if run.build("asan", "unit_tests", "rhapsode"):
+    if run.build("asan", "unit_tests", "fuzz_targets", "rhapsode"):
         # check long adds the slow ones
         slow = [] if long else ["-E", "engine_draft|engine_rounds|engine_faults|engine_hit_time"]
         run.step("unit, address and undefined", ["ctest", "--test-dir", ASAN, "-j2", "--output-on-failure", "--timeout", "1800", *slow],
                  {"STRESS_REQUESTS": "20000" if long else "1000"})
+        replay_steps(run)
         api_step(run, ASAN, "address and undefined", long, ["test_http.py", "test_tools.py", "test_cancel.py", "test_embeddings.py", "test_load.py"], "60", "10")
     if run.build("tsan", "unit_tests", "rhapsode"):
         # the tests with many threads; check long adds the slow ones
@@ -227,18 +238,23 @@ def find_nvcc():
     return shutil.which("nvcc") or next((p for h in homes if h and os.path.exists(p := os.path.join(h, "bin", "nvcc"))), None)
 
 
+def cuda_options(long):
+    """Of the release build: the program with the CUDA backend beside the one without, so that all they share is compiled once."""
+    return ["-DRH_CUDA=BESIDE", f"-DRH_CUDA_ARCHITECTURES={'80;89;90a' if long else '90a'}"] if find_nvcc() else []
+
+
 def cuda_steps(run, long):
     """The CUDA backend compiled, and what of it can be tried without a GPU."""
-    preset, folder = ("cuda_all", CUDA_ALL) if long else ("cuda", CUDA)
     if not find_nvcc():
         run.skip("CUDA backend", "no nvcc")
-    elif run.build(preset, "rhapsode", "ops_against_ref", "ops_rows_law", low=True):
-        env = {"RHAPSODE_CUDA": os.path.join(folder, "rhapsode"), "RHAPSODE": os.path.join(RELEASE, "rhapsode"), "CUDA_CODE": "80 89 90a" if long else "90a"}
+    elif run.build("release", "rhapsode_cuda", low=True, options=cuda_options(long)):
+        env = {"RHAPSODE_CUDA": os.path.join(RELEASE, "cuda", "rhapsode"), "RHAPSODE": os.path.join(RELEASE, "rhapsode"), "CUDA_CODE": "80 89 90a" if long else "90a"}
         run.step("CUDA backend without a GPU", [PYTHON, "-m", "pytest", "-q", "tests/cuda_test.py"], env)
 
 
 def tier_check(run, long=False):
-    if not run.build_and_prepare("all", "unit_tests", "op_tests", "chat_tool", "text_tool", "logits_tool", "golden_run", "kl_run", "law_model", "law_matrix", "law_conversation"):
+    if not run.build_and_prepare("all", "unit_tests", "op_tests", "chat_tool", "text_tool", "logits_tool", "golden_run", "kl_run", "law_model", "law_matrix", "law_conversation",
+                                 options=cuda_options(long)):
         return
     golden = os.path.join(TOP, "tests", "golden")
     beside = threading.Thread(target=cuda_steps, args=(run, long))
@@ -255,16 +271,15 @@ def tier_check(run, long=False):
     models = real_models(run)
     single_steps(run, golden, [models[n] for n in models], long)
     matrix_steps(run, golden, models, long)
-    more = {"LOAD_SECONDS": "60"}
+    more = {"LOAD_SECONDS": "20"}
     if long:
         run.step("Python environment for load", ["scripts/setup", "load"])
         more = {"LOAD_STREAMS": "2000", "LOAD_SECONDS": "600", "API_EXAMPLES": "200", "API_BODIES": "400", "AIPERF": os.path.join(TOP, ".venv-load", "bin", "aiperf")}
     env = {"RHAPSODE": os.path.join(RELEASE, "rhapsode"), "MODELS": MODELS, "RELEASE": RELEASE, **more}
-    ahead = Ahead(asan=["unit_tests", "rhapsode"], tsan=["unit_tests", "rhapsode"], fuzz=[f"fuzz_{name}" for name in fuzz_targets()])
+    ahead = Ahead(asan=["unit_tests", "fuzz_targets", "rhapsode"], tsan=["unit_tests", "rhapsode"])
     run.step("program", [PYTHON, "-m", "pytest", "-q", "tests"], env)
     ahead.stop()
     sanitizer_steps(run, long)
-    fuzz_steps(run, 0)
     beside.join()
 
 

@@ -13,7 +13,8 @@ struct cuda_limits {
     struct cuda_limit f16;        /* G operations/s of wgmma (else mma), f16 in and f32 sums, random data */
     struct cuda_limit edge_us;    /* microseconds from one empty kernel of a graph to the next */
 };
-/* Takes `bytes` of device memory twice while it runs (less when there is less). */
-int cuda_probe(struct device *d, size_t bytes, uint32_t repeats, struct cuda_limits *out, struct err *err);
+/* Weak, as backend_cuda.  Takes `bytes` of device memory twice while it runs (less when there is less). */
+int cuda_probe(struct device *d, size_t bytes, uint32_t repeats, struct cuda_limits *out, struct err *err)
+    __attribute__((weak));
 
 #endif

@@ -1,35 +1,21 @@
 /* engine/backends.c - the one list of backends: a backend is one folder and one word here. */
 #include "engine/backends.h"
 
+#include "backend_cpu/backend_cpu.h"
+#include "backend_cuda/backend_cuda.h"
+#include "backend_ref/backend_ref.h"
 #include "base/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef RH_HAVE_CUDA
-#define BACKENDS_CUDA(X) X(cuda)
-#else
-#define BACKENDS_CUDA(X)
-#endif
-#define BACKENDS(X)  \
-    X(cpu)           \
-    X(ref)           \
-    BACKENDS_CUDA(X)
-
-#define BACKEND_EXTERN(name) extern const struct backend backend_##name;
-BACKENDS(BACKEND_EXTERN)
-#undef BACKEND_EXTERN
-
-static const struct backend *const list[] = {
-#define BACKEND_ENTRY(name) &backend_##name,
-    BACKENDS(BACKEND_ENTRY)
-#undef BACKEND_ENTRY
-};
+/* The last may be missing (see backend_cuda.h). */
+static const struct backend *const list[] = {&backend_cpu, &backend_ref, &backend_cuda};
 
 uint32_t backends_count(void)
 {
-    return sizeof list / sizeof *list;
+    return sizeof list / sizeof *list - (&backend_cuda == NULL);
 }
 
 const struct backend *backends_at(uint32_t i)

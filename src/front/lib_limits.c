@@ -3,9 +3,7 @@
 
 #include "backend_cpu/probe.h"
 #include "front/front_int.h"
-#ifdef RH_HAVE_CUDA
 #include "backend_cuda/cuda_probe.h"
-#endif
 
 enum { REPEATS = 7, READ_BYTES = 1 << 30 };
 
@@ -14,7 +12,6 @@ static void add(struct limits *l, const char *key, double best, double median)
     l->rows[l->count++] = (struct limit){key, best, median};
 }
 
-#ifdef RH_HAVE_CUDA
 enum { CUDA_REPEATS = 28, CUDA_MIB = 4096 };
 
 static int measure_cuda(struct device *d, struct limits *out, struct err *err)
@@ -29,13 +26,6 @@ static int measure_cuda(struct device *d, struct limits *out, struct err *err)
     add(out, "graph_edge_us", l.edge_us.best, l.edge_us.median);
     return 0;
 }
-#else
-static int measure_cuda(struct device *d, struct limits *out, struct err *err)
-{
-    (void)d, (void)out;
-    return err_set(err, ERR_INTERNAL, "cuda was not built");
-}
-#endif
 
 static int measure_cpu(const struct device_info *info, size_t read_bytes, struct limits *out, struct err *err)
 {
