@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """gpu.py: the CUDA backend's figures, each beside the GPU's own limits measured in the same run, and beside torch.
 
-    gpu.py RHAPSODE --models DIR [--rows bf16,q8,q4,moe,many,attention,start] [--torch] [--file MODEL ...]
+    gpu.py RHAPSODE --models DIR [--rows ROW,...] [--torch] [--file MODEL ...]
 
-Synthetic models (make_synthetic.py, make_synthetic_moe.py: numpy and gguf needed) are written to DIR where they are not there yet.  --torch: after
+ROW: bf16, q8, q4, moe, 135m, 270m (decode of one sequence, prompts), many (64 and 256 sequences), attention, start, linear (bench_kernels), host
+(bench_step: the host's work of a step of 256 sequences); the last two are programs beside RHAPSODE, in bench/.  Without --rows: all.
+Synthetic models (make_synthetic*.py: numpy and gguf needed) are written to DIR where they are not there yet.  --torch: after
 a row, torch_peer.py's answer to the same question.  --file: further models, decode of one sequence.  Prints one line a measurement.
 """
 import argparse
@@ -21,6 +23,8 @@ MADE = {
     "q4": ["make_synthetic.py", "--type", "Q4_K"],
     "short": ["make_synthetic.py", "--type", "Q4_K", "--layers", "2"],
     "moe": ["make_synthetic_moe.py"],
+    "135m": ["make_synthetic_small.py", "--shape", "135m"],
+    "270m": ["make_synthetic_small.py", "--shape", "270m"],
 }
 
 
@@ -94,6 +98,12 @@ def start(a, name):
     print(f"{name}: from start to the first token {statistics.median(times[1:]):.2f} s (first {times[0]:.2f})", flush=True)
 
 
+def beside(a, *command):
+    """The last lines of a bench program."""
+    done = subprocess.run([os.path.join(os.path.dirname(a.program), "bench", command[0]), *map(str, command[1:])], capture_output=True, text=True)
+    print(done.stdout.strip() if done.returncode == 0 else f"# failed: {' '.join(map(str, command))}: {done.stderr.strip()}", flush=True)
+
+
 def torch_peer(*flags):
     done = subprocess.run([sys.executable, os.path.join(HERE, "torch_peer.py"), *flags], capture_output=True, text=True)
     print("torch:", done.stdout.strip() if done.returncode == 0 else done.stderr.strip().splitlines()[-1:], flush=True)
@@ -103,7 +113,7 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("program")
     p.add_argument("--models", default=".")
-    p.add_argument("--rows", default="bf16,q8,q4,moe,many,attention,start")
+    p.add_argument("--rows", default="bf16,q8,q4,moe,135m,270m,many,attention,start,linear,host")
     p.add_argument("--torch", action="store_true")
     p.add_argument("--file", action="append", default=[])
     a = p.parse_args()
@@ -113,6 +123,11 @@ def main():
         "q8": lambda: one(a, "q8", path_of(a, "q8")),
         "q4": lambda: one(a, "q4", path_of(a, "q4")),
         "moe": lambda: one(a, "moe", path_of(a, "moe")),
+        "135m": lambda: one(a, "135m", path_of(a, "135m")),
+        "270m": lambda: one(a, "270m", path_of(a, "270m")),
+        "linear": lambda: [beside(a, "bench_kernels", "-b", "cuda", "-f", kind, "-s", "4096x14336", "-n", "1,2,4,8,16,32,64,256", "-m", 2048)
+                           for kind in ("Q4_K", "Q4_0", "BF16")],
+        "host": lambda: beside(a, "bench_step", path_of(a, "q4"), "-b", "cuda", "-n", 256, "-r", 100, "-e"),
         "many": lambda: many(a, "bf16"),
         "attention": lambda: attention(a),
         "start": lambda: start(a, "q4"),

@@ -1,14 +1,16 @@
 /* bench/step.c - where a decode step's time goes: per kind of record, at barriers, outside kernels.
  *
- * Usage: bench_step MODEL [-t threads] [-n sequences] [-d depth] [-r steps] [-k format] [-e]
+ * Usage: bench_step MODEL [-t threads] [-n sequences] [-d depth] [-r steps] [-k format] [-b backend] [-e]
  * Every step is one row of each sequence, greedy.  Times are worker 0's; "host" is what enqueuing takes on the calling thread,
  * "outside" all of a step's wall time in which worker 0 ran no record.  -e: through the engine, whose requests are polled by this
- * thread; "outside" is then what the whole loop costs: plan, commit, events. */
+ * thread; "outside" is then what the whole loop costs: plan, commit, events.  -b cuda: no records; what of a step the host works, which
+ * is all of it in which the loop does not wait for the device. */
 #include "../tests/model_run.h"
 #include "engine/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/thread.h"
@@ -16,7 +18,7 @@
 enum { SEQUENCES_MAX = 256, ROWS_MAX = 512 };
 
 struct options {
-    const char *path, *kv;
+    const char *path, *kv, *backend;
     uint32_t threads, sequences, depth, steps;
     bool engine;
 };
@@ -33,6 +35,28 @@ static void must(int rc, const struct err *err)
         fprintf(stderr, "bench_step: %s\n", err->text);
         exit(1);
     }
+}
+
+/* The backend with a clock around its one wait. */
+static struct backend timed;
+static int (*device_wait)(struct device *d, uint64_t event, struct err *err);
+static int64_t waited_ns;
+
+static int timed_wait(struct device *d, uint64_t event, struct err *err)
+{
+    int64_t begin = thread_now_ns();
+    int rc = device_wait(d, event, err);
+    waited_ns += thread_now_ns() - begin;
+    return rc;
+}
+
+static void time_waits(struct device *d)
+{
+    struct device_head *head = (struct device_head *)(void *)d;
+    timed = *head->backend;
+    device_wait = timed.event_wait;
+    timed.event_wait = timed_wait;
+    head->backend = &timed;
 }
 
 /* One step of n sequences, `rows` rows each; returns the nanoseconds that enqueuing took. */
@@ -82,6 +106,10 @@ static void print(const struct cpu_profile *p, const struct options *o, int64_t 
 {
     double per = 1e-3 / o->steps;
     int64_t run = 0, wait = 0;
+    if (strcmp(o->backend, "cpu") != 0) {
+        printf("step %.1f us: waits for the device %.1f, host works %.1f\n", (double)wall * per, (double)waited_ns * per, (double)(wall - waited_ns) * per);
+        return;
+    }
     printf("%-20s %8s %10s %8s %10s\n", "record", "a step", "us run", "% step", "us wait");
     for (uint32_t i = 0; i < p->count; i++) {
         const struct cpu_profile_row *r = &p->rows[i];
@@ -92,6 +120,19 @@ static void print(const struct cpu_profile *p, const struct options *o, int64_t 
     }
     printf("step %.1f us: records %.1f, barriers %.1f, outside %.1f (host enqueues %.1f)\n", (double)wall * per, (double)run * per,
            (double)wait * per, (double)(wall - run - wait) * per, (double)host * per);
+}
+
+static void profile_begin(struct run *r, const struct options *o, struct cpu_profile *profile)
+{
+    waited_ns = 0;
+    if (strcmp(o->backend, "cpu") == 0)
+        cpu_profile(r->device, profile);
+}
+
+static void profile_end(struct run *r, const struct options *o)
+{
+    if (strcmp(o->backend, "cpu") == 0)
+        cpu_profile(r->device, NULL);
 }
 
 /* ---- through the engine ---- */
@@ -126,7 +167,7 @@ static void run_engine(struct run *r, const struct options *o)
     engine_gate_enter(&gate);
     for (uint32_t i = 0; i < o->sequences; i++)
         q[i] = submit(e, i, o->steps);
-    cpu_profile(r->device, &profile);
+    profile_begin(r, o, &profile);
     int64_t begin = thread_now_ns();
     engine_gate_leave(&gate);
     while (done < o->sequences) {
@@ -144,7 +185,7 @@ static void run_engine(struct run *r, const struct options *o)
     for (uint32_t i = 0; i < o->sequences; i++)
         engine_request_release(q[i]);
     engine_close(e);
-    cpu_profile(r->device, NULL);
+    profile_end(r, o);
     struct options steps = *o;
     steps.steps = (uint32_t)stats.steps;
     print(&profile, &steps, wall, 0);
@@ -153,8 +194,8 @@ static void run_engine(struct run *r, const struct options *o)
 
 static bool parse(int argc, char **argv, struct options *o)
 {
-    for (int c; (c = getopt(argc, argv, "t:n:d:r:k:e")) != -1;) {
-        uint32_t v = c == '?' || c == 'e' || c == 'k' ? 0 : (uint32_t)strtoul(optarg, NULL, 10);
+    for (int c; (c = getopt(argc, argv, "t:n:d:r:k:b:e")) != -1;) {
+        uint32_t v = c == '?' || c == 'e' || c == 'k' || c == 'b' ? 0 : (uint32_t)strtoul(optarg, NULL, 10);
         if (c == 't')
             o->threads = v;
         else if (c == 'n')
@@ -165,27 +206,30 @@ static bool parse(int argc, char **argv, struct options *o)
             o->steps = v;
         else if (c == 'k')
             o->kv = optarg;
+        else if (c == 'b')
+            o->backend = optarg;
         else if (c == 'e')
             o->engine = true;
         else
             return false;
     }
     o->path = argv[optind];
-    return o->path && o->sequences && o->sequences <= SEQUENCES_MAX && o->depth && o->steps;
+    return o->path && run_backend(o->backend) && o->sequences && o->sequences <= SEQUENCES_MAX && o->depth && o->steps;
 }
 
 int main(int argc, char **argv)
 {
-    struct options o = {.kv = "f16", .sequences = 1, .depth = 32, .steps = 64};
+    struct options o = {.kv = "f16", .backend = "cpu", .sequences = 1, .depth = 32, .steps = 64};
     if (!parse(argc, argv, &o)) {
-        fprintf(stderr, "usage: bench_step MODEL [-t threads] [-n sequences, at most %d] [-d depth] [-r steps] [-k format] [-e]\n", SEQUENCES_MAX);
+        fprintf(stderr, "usage: bench_step MODEL [-t threads] [-n sequences, at most %d] [-d depth] [-r steps] [-k format] [-b cpu|cuda] [-e]\n", SEQUENCES_MAX);
         return 1;
     }
     struct err err = {0};
     struct run r;
-    struct run_config cfg = {.backend = "cpu", .threads = o.threads, .kv = o.kv, .context = o.depth + o.steps + 8, .rows_max = ROWS_MAX,
+    struct run_config cfg = {.backend = o.backend, .threads = o.threads, .kv = o.kv, .context = o.depth + o.steps + 8, .rows_max = ROWS_MAX,
                              .logit_rows_max = o.sequences, .kv_bytes = (uint64_t)2 << 30};
     must(run_open(&r, o.path, &cfg, &err), &err);
+    time_waits(r.device);
     if (o.engine) {
         run_engine(&r, &o);
         run_close(&r);
@@ -195,12 +239,12 @@ int main(int argc, char **argv)
     static struct cpu_profile profile;
     for (int i = 0; i < 4; i++)
         step(&r, o.sequences, 1);
-    cpu_profile(r.device, &profile);
+    profile_begin(&r, &o, &profile);
     int64_t begin = thread_now_ns(), host = 0;
     for (uint32_t i = 0; i < o.steps; i++)
         host += step(&r, o.sequences, 1);
     int64_t wall = thread_now_ns() - begin;
-    cpu_profile(r.device, NULL);
+    profile_end(&r, &o);
     print(&profile, &o, wall, host);
     for (uint32_t i = 0; i < o.sequences; i++)
         kv_seq_free(r.kv, seqs[i]);

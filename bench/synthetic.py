@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType as T
 from gguf import GGUFWriter, TokenType
 
 N_BYTES = 256
-BLOCK_BYTES = {T.Q4_K: (256, 144), T.Q5_0: (32, 22), T.Q6_K: (256, 210), T.Q8_0: (32, 34), T.BF16: (1, 2)}  # weights, bytes of a block
+BLOCK_BYTES = {T.Q4_K: (256, 144), T.Q4_1: (32, 20), T.Q5_0: (32, 22), T.Q6_K: (256, 210), T.Q8_0: (32, 34), T.BF16: (1, 2)}  # weights, bytes of a block
 
 
 # --- weights: each draws n blocks, uint8 [n, bytes of a block], of weights with the given standard deviation ---------
@@ -35,6 +35,14 @@ def draw_q4_k(rng, n, std):
     low, high = sc[:, :4], sc[:, 4:]  # 6 bits each: the first four whole, the last four as 4 low and 2 high bits
     block[:, 4:8] = block[:, 8:12] = low | (high >> 4) << 6
     block[:, 12:16] = (high & 15) | (high & 15) << 4
+    return block
+
+
+def draw_q4_1(rng, n, std):
+    """w = d * q + m with q in 0..15; m = -7.5 d centres it."""
+    block = rng.integers(0, 256, (n, 20), np.uint8)
+    block[:, 0:2] = d = f16_scales(rng, n, std / math.sqrt((16**2 - 1) / 12))
+    block[:, 2:4] = (d.view("<f2") * np.float16(-7.5)).astype("<f2").view(np.uint8)
     return block
 
 
@@ -73,7 +81,7 @@ def draw_bf16(rng, n, std):
     return ((bits & 0x807F) | exponent << 7).astype("<u2").view(np.uint8).reshape(n, 2)
 
 
-DRAW = {T.Q4_K: draw_q4_k, T.Q5_0: draw_q5_0, T.Q6_K: draw_q6_k, T.Q8_0: draw_q8_0, T.BF16: draw_bf16}
+DRAW = {T.Q4_1: draw_q4_1, T.Q4_K: draw_q4_k, T.Q5_0: draw_q5_0, T.Q6_K: draw_q6_k, T.Q8_0: draw_q8_0, T.BF16: draw_bf16}
 
 
 def draw_matrix(rng, rows, cols, kind):
@@ -167,6 +175,6 @@ def arguments(doc, layers, more=lambda parser: None):
     parser.add_argument("--layers", type=int, default=layers)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    if args.layers < 1:
+    if args.layers is not None and args.layers < 1:
         parser.error("--layers: at least 1")
     return args
