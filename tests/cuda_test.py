@@ -54,6 +54,12 @@ def test_gpu_memory_without_a_gpu_is_refused():
     assert text.count("\n") == 1 and "no memory of its own" in text, text
 
 
+def test_several_devices_at_once_are_refused_by_name():
+    for program, names in ((PROGRAM, "cuda:0,cuda:1"), (PROGRAM, "cpu,cpu"), (PLAIN, "cpu,cpu")):
+        text = run(program, *ASK, "--device", names, status=1).stderr.decode()
+        assert text.count("\n") == 1 and "a group of 2 is not there yet" in text, text
+
+
 def test_names_of_devices():
     assert "abacus" in run(PROGRAM, *ASK, "--device", "abacus", status=2).stderr.decode()
     assert "cuda:x" in run(PROGRAM, *ASK, "--device", "cuda:x", status=2).stderr.decode()

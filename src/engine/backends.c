@@ -23,14 +23,16 @@ const struct backend *backends_at(uint32_t i)
     return list[i];
 }
 
-/* "cuda:1" -> "cuda", 1 */
-static int name_split(const char *name, char *word, size_t room, uint32_t *index, struct err *err)
+/* "cuda:1" -> "cuda", 1, alone; "cuda:0,cuda:1" -> "cuda", 0, the first of two */
+static int name_split(const char *name, char *word, size_t room, struct device_config *cfg, struct err *err)
 {
-    const char *colon = strchr(name, ':');
-    size_t n = colon ? (size_t)(colon - name) : strlen(name);
+    size_t all = strcspn(name, ","), n = strcspn(name, ":,");
     char *end = NULL;
-    *index = colon ? (uint32_t)strtoul(colon + 1, &end, 10) : 0;
-    if (n >= room || (colon && (end == colon + 1 || *end)))
+    cfg->index = name[n] == ':' ? (uint32_t)strtoul(name + n + 1, &end, 10) : 0;
+    cfg->group = (struct device_group){0, 1};
+    for (const char *p = name; (p = strchr(p, ',')) != NULL; p++)
+        cfg->group.size++;
+    if (n >= room || (name[n] == ':' && (end == name + n + 1 || end != name + all)))
         return err_set(err, ERR_ARGUMENT, "device '%.64s': expected a name, or a name and a number as in cuda:1", name);
     memcpy(word, name, n);
     word[n] = 0;
@@ -41,8 +43,8 @@ int backends_find(const char *name, const struct backend **out, struct err *err)
 {
     char names[128] = "", word[32];
     size_t n = 0;
-    uint32_t index;
-    int rc = name ? name_split(name, word, sizeof word, &index, err) : 0;
+    struct device_config named;
+    int rc = name ? name_split(name, word, sizeof word, &named, err) : 0;
     for (uint32_t i = 0; i < backends_count() && rc == 0; i++) {
         if (!name || strcmp(word, list[i]->name) == 0) {
             *out = list[i];
@@ -62,11 +64,12 @@ static int open_named(const char *name, const struct device_config *cfg, const s
     char word[32];
     int rc = backends_find(name, backend, err);
     if (rc == 0 && name)
-        rc = name_split(name, word, sizeof word, &own.index, err);
+        rc = name_split(name, word, sizeof word, &own, err);
     if (rc == 0 && strcmp((*backend)->name, "cuda") == 0)
         own.level = NULL; /* levels are the CPU's */
     if (rc == 0)
         rc = backend_check(*backend, err);
+    rc = rc ? rc : device_group_check(&own, (*backend)->name, err);
     return rc ? rc : (*backend)->device_open(&own, out, err);
 }
 

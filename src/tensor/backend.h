@@ -14,6 +14,12 @@
 
 /* ---- the backend ---- */
 
+/* The communicator's place: which of the devices that share one model this one is.  size 0 or 1: alone.  Reductions over a group fold in the order
+ * of ranks, so that they are one tree too. */
+struct device_group {
+    uint32_t rank, size;
+};
+
 struct device_config {
     uint32_t n_threads;      /* 0 = physical cores */
     const char *level;       /* CPU level cap ("ref", "avx2", ...); NULL = best */
@@ -21,6 +27,7 @@ struct device_config {
     uint32_t spin_us;        /* how long idle workers spin before they sleep; 0 = 60 */
     uint32_t cpus_left;      /* CPUs that spinning workers leave to others; 0 = none */
     uint32_t index;          /* which device of the backend */
+    struct device_group group; /* no backend has a group of more than one yet: device_group_check refuses it by name */
 };
 struct device_info {
     const char *backend;     /* "cpu" */
@@ -113,6 +120,8 @@ BACKEND_OPS(OPS_PROTO, OPS_PROTO)
 
 /* All required ops there?  Names the first that is missing. */
 int backend_check(const struct backend *b, struct err *err);
+/* ERR_UNSUPPORTED for more than one device. */
+int device_group_check(const struct device_config *cfg, const char *backend, struct err *err);
 
 static inline struct tensor tensor_cols(struct tensor t, uint32_t first, uint32_t cols) /* a view of some columns */
 {

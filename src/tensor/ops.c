@@ -533,6 +533,13 @@ int op_attn_prepare(struct device *d, const struct op_attn_prepare *op, struct e
     return device_backend(d)->attn_prepare ? ENQUEUE(attn_prepare) : attn_prepare_compose(d, op, err);
 }
 
+int device_group_check(const struct device_config *cfg, const char *backend, struct err *err)
+{
+    if (cfg->group.size <= 1)
+        return 0;
+    return err_set(err, ERR_UNSUPPORTED, "%s: one device holds a model, a group of %u is not there yet: name one device", backend, cfg->group.size);
+}
+
 int backend_check(const struct backend *b, struct err *err)
 {
 #define CHECK_REQUIRED(op)                                                                           \
