@@ -213,7 +213,7 @@ static void device_info(const struct device *d, struct device_info *out)
 {
     size_t free_bytes = 0, total = 0;
     cuda_enter(d);
-    *out = (struct device_info){.backend = "cuda", .own_memory = true, .n_threads = 1, .arithmetic = CUDA_ARITHMETIC};
+    *out = (struct device_info){.backend = "cuda", .own_memory = true, .n_threads = 1, .arithmetic = CUDA_ARITHMETIC + 1000u * (CUDA_SEGMENTS - CUDA_CUTS)};
     snprintf(out->level, sizeof out->level, "sm_%u%s", d->capability, d->wgmma ? "a" : "");
     snprintf(out->text, sizeof out->text, "%s, %u multiprocessors", d->name, d->workers);
     cudaMemGetInfo(&free_bytes, &total);
