@@ -6,13 +6,8 @@
 #ifndef RH_CUDA_KERNELS_H
 #define RH_CUDA_KERNELS_H
 
+#include "backend_cuda/cuts.h"
 #include "backend_cuda/kernels_state.h"
-
-#ifdef __CUDACC__
-#define CUDA_BOTH __host__ __device__
-#else
-#define CUDA_BOTH
-#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -51,22 +46,6 @@ enum cuda_kind {
  * scale and minimum a block times f16 pairs for 256 columns; SIXTEEN: 8-bit scale for 16 columns times f16 for 256. */
 enum cuda_scale { CUDA_SCALE_NONE, CUDA_SCALE_ONE, CUDA_SCALE_BOOK, CUDA_SCALE_FP, CUDA_SCALE_TWO, CUDA_SCALE_WIDE, CUDA_SCALE_FINE,
                   CUDA_SCALE_SUPER, CUDA_SCALE_SIXTEEN };
-enum { CUDA_UNIT = 64, CUDA_TILE = 16, CUDA_SEGMENTS = 8, CUDA_SEGMENT_UNITS = 4 };
-/* How many segments there are at most.  Another number makes other sums, for measurements of what this one costs (cmake/cuda.cmake, RH_CUDA_CUTS). */
-#ifndef CUDA_CUTS
-#define CUDA_CUTS CUDA_SEGMENTS
-#endif
-
-static inline CUDA_BOTH uint32_t cuda_units(uint32_t cols)
-{
-    return (cols + CUDA_UNIT - 1) / CUDA_UNIT;
-}
-/* Units of a segment: K is cut in at most CUDA_CUTS of them, by K alone.  A part of the numeric identity. */
-static inline CUDA_BOTH uint32_t cuda_segment_units(uint32_t units)
-{
-    uint32_t n = (units + CUDA_CUTS - 1) / CUDA_CUTS;
-    return n < (uint32_t)CUDA_SEGMENT_UNITS ? (uint32_t)CUDA_SEGMENT_UNITS : n;
-}
 
 /* Raw rows as the file has them, in device memory. */
 struct cuda_raw {
