@@ -1,4 +1,5 @@
-"""check.py [long|fuzz|goldens DIR]: build and run the test steps of a tier, one after the other; the last line counts them all.
+"""check.py [long|fuzz|goldens DIR|gpu [FOLDER]]: build and run the test steps of a tier, one after the other; the last line counts them all.
+gpu: what needs an NVIDIA GPU: the laws, the goldens and the memory checks of the CUDA backend (FOLDER: programs that were built elsewhere).
 
 Where nvcc is, the CUDA backend is compiled (check long: for every GPU there is code for), beside the steps that leave a core idle, and its program
 is tried without a GPU; where it is not, that is a skipped step, said before the last line.
@@ -69,9 +70,9 @@ class Run:
                 print("\n".join(done.stdout.splitlines()[-60:]), flush=True)
         return not failed
 
-    def together(self, steps):
+    def together(self, steps, at_once=2):
         """Steps that use little more than one thread each, two at a time."""
-        with ThreadPoolExecutor(2) as pool:
+        with ThreadPoolExecutor(at_once) as pool:
             list(pool.map(lambda step: self.step(*step), steps))
 
     def build_and_prepare(self, *targets, options=()):
@@ -252,6 +253,39 @@ def cuda_steps(run, long):
         run.step("CUDA backend without a GPU", [PYTHON, "-m", "pytest", "-q", "tests/cuda_test.py"], env)
 
 
+def gpu_steps(run, folder):
+    """The CUDA backend on a GPU: to itself by bytes, to the reference backend and the reference models by tolerance, and under the toolkit's checkers."""
+    golden = os.path.join(TOP, "tests", "golden")
+    steps = [(f"{name} on the GPU", [program(f"ops_{name}", folder), "cuda"]) for name in ("rows_law", "step_law", "attention_law", "against_ref", "experts", "linear_heads")]
+    steps.append(("goldens on the GPU", [program("golden_run", folder), golden, "--backend", "cuda"]))
+    converted = os.path.join(TOP, "build", "golden_gguf_gpu_q8")
+    if run.step("goldens to Q8_0", [sys.executable, os.path.join(TOP, "tests", "fixtures", "golden_ggufs.py"), golden, converted, "Q8_0"]):
+        steps.append(("KL of 8-bit weights on the GPU", [program("kl_run", folder), "--cuda", "1e-3", "5e-4", converted, *KL_LIMITS]))
+    run.together(steps, 4)
+    for group in GPU_MATRIX:
+        run.step(f"law matrix on the GPU, {' '.join(group)}", [program("law_matrix", folder), "pairs", "-j", "4", "--device", "cuda", *[os.path.join(golden, n) for n in group]])
+    few = [os.path.join(golden, name) for name in ("llama", "gpt_oss", "gemma3", "deepseek_v3", "qwen3_5")]
+    run.step("weights that stay in the host's memory", [sys.executable, os.path.join("tests", "away_law.py"), os.path.join(folder, "rhapsode"), *few])
+    checker = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not os.path.exists(checker):
+        run.skip("memory checks", "no compute-sanitizer")
+        return
+    run.together([(f"{tool}, {name}", [checker, "--tool", tool, "--error-exitcode", "9", program(f"ops_{name}", folder), "cuda"])
+                  for name in ("attention_law", "step_law", "experts", "linear_heads", "against_ref") for tool in ("memcheck", "racecheck")], 4)
+
+
+# Which reference models meet each other's features in one matrix: states of all kinds, experts, shared state, latent attention.
+GPU_MATRIX = (("llama", "gemma3"), ("gemma3n", "gemma4_e"), ("nemotron_h", "qwen3_5"), ("deepseek_v3", "gpt_oss"), ("lfm2", "qwen3_moe"), ("gemma4_moe", "glm4_moe"), ("qwen3_next", "glm4_moe_lite"))
+
+
+def tier_gpu(run, folder):
+    if folder is None:
+        folder = os.path.join(TOP, "build", "cuda")
+        if not run.build("cuda", "rhapsode", "op_tests", "golden_run", "kl_run", "law_matrix"):
+            return
+    gpu_steps(run, folder)
+
+
 def tier_check(run, long=False):
     if not run.build_and_prepare("all", "unit_tests", "op_tests", "chat_tool", "text_tool", "logits_tool", "golden_run", "kl_run", "law_model", "law_matrix", "law_conversation",
                                  options=cuda_options(long)):
@@ -290,11 +324,13 @@ def main():
         tier_check(run, what == ["long"])
     elif what == ["fuzz"]:
         fuzz_steps(run, int(os.environ.get("FUZZ_SECONDS", "600")))
+    elif what[0] == "gpu" and len(what) <= 2:
+        tier_gpu(run, os.path.abspath(what[1]) if len(what) == 2 else None)
     elif what[0] == "goldens" and len(what) == 2:
         if run.build_and_prepare("golden_run", "kl_run"):
             golden_steps(run, os.path.abspath(what[1]), os.path.join(TOP, "build", "golden_gguf_other"))
     else:
-        sys.exit("usage: ./check [long|fuzz|goldens DIR]")
+        sys.exit("usage: ./check [long|fuzz|goldens DIR|gpu [FOLDER]]")
     if run.skipped:
         print(f"{len(run.skipped)} skipped: {', '.join(run.skipped)}")
     print(f"{run.passed} passed, {run.failed} failed")
