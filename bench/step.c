@@ -1,10 +1,10 @@
 /* bench/step.c - where a decode step's time goes: per kind of record, at barriers, outside kernels.
  *
- * Usage: bench_step MODEL [-t threads] [-n sequences] [-d depth] [-r steps] [-k format] [-b backend] [-e]
- * Every step is one row of each sequence, greedy.  Times are worker 0's; "host" is what enqueuing takes on the calling thread,
- * "outside" all of a step's wall time in which worker 0 ran no record.  -e: through the engine, whose requests are polled by this
- * thread; "outside" is then what the whole loop costs: plan, commit, events.  -b cuda: no records; what of a step the host works, which
- * is all of it in which the loop does not wait for the device. */
+ * Usage: bench_step MODEL [-t threads] [-n sequences] [-d depth] [-p rows] [-r steps] [-k format] [-b backend] [-e]
+ * Every step is one row of each sequence, greedy; with -p a whole prompt of so many rows, each time from the beginning.  Times are
+ * worker 0's; "host" is what enqueuing takes on the calling thread, "outside" all of a step's wall time in which worker 0 ran no
+ * record.  -e: through the engine, whose requests are polled by this thread; "outside" is then what the whole loop costs: plan,
+ * commit, events.  -b cuda: no records; what of a step the host works, which is all of it in which the loop does not wait for the device. */
 #include "../tests/model_run.h"
 #include "engine/engine.h"
 
@@ -19,7 +19,7 @@ enum { SEQUENCES_MAX = 256, ROWS_MAX = 512 };
 
 struct options {
     const char *path, *kv, *backend;
-    uint32_t threads, sequences, depth, steps;
+    uint32_t threads, sequences, depth, prompt, steps;
     bool engine;
 };
 
@@ -135,6 +135,19 @@ static void profile_end(struct run *r, const struct options *o)
         cpu_profile(r->device, NULL);
 }
 
+/* A step of whole prompts, in new sequences. */
+static int64_t prompts(struct run *r, const struct options *o)
+{
+    struct err err = {0};
+    for (uint32_t i = 0; i < o->sequences; i++) {
+        kv_seq_free(r->kv, seqs[i]);
+        must(kv_seq_new(r->kv, &seqs[i], &err), &err);
+        for (uint32_t k = 0; k < o->prompt; k++)
+            ids[i][k] = 5 + (i * 7 + k) % 1000;
+    }
+    return step(r, o->sequences, o->prompt);
+}
+
 /* ---- through the engine ---- */
 
 static struct engine_request *submit(struct engine *e, uint32_t i, uint32_t tokens)
@@ -194,7 +207,7 @@ static void run_engine(struct run *r, const struct options *o)
 
 static bool parse(int argc, char **argv, struct options *o)
 {
-    for (int c; (c = getopt(argc, argv, "t:n:d:r:k:b:e")) != -1;) {
+    for (int c; (c = getopt(argc, argv, "t:n:d:p:r:k:b:e")) != -1;) {
         uint32_t v = c == '?' || c == 'e' || c == 'k' || c == 'b' ? 0 : (uint32_t)strtoul(optarg, NULL, 10);
         if (c == 't')
             o->threads = v;
@@ -202,6 +215,8 @@ static bool parse(int argc, char **argv, struct options *o)
             o->sequences = v;
         else if (c == 'd')
             o->depth = v;
+        else if (c == 'p')
+            o->prompt = v;
         else if (c == 'r')
             o->steps = v;
         else if (c == 'k')
@@ -214,19 +229,22 @@ static bool parse(int argc, char **argv, struct options *o)
             return false;
     }
     o->path = argv[optind];
-    return o->path && run_backend(o->backend) && o->sequences && o->sequences <= SEQUENCES_MAX && o->depth && o->steps;
+    return o->path && run_backend(o->backend) && o->sequences && o->sequences <= SEQUENCES_MAX && o->prompt * o->sequences <= ROWS_MAX &&
+           o->depth && o->steps;
 }
 
 int main(int argc, char **argv)
 {
     struct options o = {.kv = "f16", .backend = "cpu", .sequences = 1, .depth = 32, .steps = 64};
     if (!parse(argc, argv, &o)) {
-        fprintf(stderr, "usage: bench_step MODEL [-t threads] [-n sequences, at most %d] [-d depth] [-r steps] [-k format] [-b cpu|cuda] [-e]\n", SEQUENCES_MAX);
+        fprintf(stderr, "usage: bench_step MODEL [-t threads] [-n sequences, at most %d] [-d depth] [-p rows] [-r steps] [-k format] [-b cpu|cuda] [-e]\n",
+                SEQUENCES_MAX);
         return 1;
     }
     struct err err = {0};
     struct run r;
-    struct run_config cfg = {.backend = o.backend, .threads = o.threads, .kv = o.kv, .context = o.depth + o.steps + 8, .rows_max = ROWS_MAX,
+    struct run_config cfg = {.backend = o.backend, .threads = o.threads, .kv = o.kv, .rows_max = ROWS_MAX,
+                             .context = (o.depth > o.prompt ? o.depth : o.prompt) + o.steps + 8,
                              .logit_rows_max = o.sequences, .kv_bytes = (uint64_t)2 << 30};
     must(run_open(&r, o.path, &cfg, &err), &err);
     time_waits(r.device);
@@ -238,11 +256,11 @@ int main(int argc, char **argv)
     fill(&r, &o);
     static struct cpu_profile profile;
     for (int i = 0; i < 4; i++)
-        step(&r, o.sequences, 1);
+        o.prompt ? prompts(&r, &o) : step(&r, o.sequences, 1);
     profile_begin(&r, &o, &profile);
     int64_t begin = thread_now_ns(), host = 0;
     for (uint32_t i = 0; i < o.steps; i++)
-        host += step(&r, o.sequences, 1);
+        host += o.prompt ? prompts(&r, &o) : step(&r, o.sequences, 1);
     int64_t wall = thread_now_ns() - begin;
     profile_end(&r, &o);
     print(&profile, &o, wall, host);

@@ -24,6 +24,7 @@ static void device_close(struct device *d)
     cpu_queue_stop(d);
     mem_unmap(d->scratch, d->scratch_bytes);
     pthread_mutex_destroy(&d->failure.lock);
+    mem_free(d->hands);
     mem_free(d);
 }
 
@@ -43,7 +44,10 @@ static int device_open(const struct device_config *cfg, struct device **out, str
     d->queue.spin_ns = 1000ll * (cfg->spin_us ? cfg->spin_us : SPIN_DEFAULT_US);
     d->queue.cpus_left = cfg->cpus_left;
     pthread_mutex_init(&d->failure.lock, NULL);
-    int rc = cpu_level_select(cfg->level, &d->kernels, &d->level, err);
+    d->hands = mem_try_aligned(128, n * sizeof *d->hands);
+    int rc = d->hands ? cpu_level_select(cfg->level, &d->kernels, &d->level, err) : err_nomem(err, "cpu: hands", n * sizeof *d->hands);
+    if (d->hands)
+        memset(d->hands, 0, n * sizeof *d->hands);
     if (!rc)
         rc = cpu_queue_start(d, err);
     if (rc) {

@@ -52,6 +52,12 @@ struct cpu_worker {
     bool started;
 };
 
+/* What a worker has left of a record's items (cpu_deal.c). */
+struct cpu_hand {
+    _Alignas(128) _Atomic uint64_t word;
+    uint16_t round; /* of the worker's own last deal */
+};
+
 /* Memory of weights, many to a mapping (cpu_slab.c). */
 struct cpu_slab;
 struct cpu_slabs {
@@ -74,6 +80,7 @@ struct device {
     uint32_t n_threads;
     bool pin;
     struct cpu_worker *workers; /* [n_threads] */
+    struct cpu_hand *hands;     /* [n_threads] */
     struct cpu_queue queue;
     struct cpu_failure failure;
     struct cpu_profile *profile; /* NULL: off; set while the queue is idle */

@@ -4,7 +4,7 @@
  * records in order and runs the same `run` function with its own index; between two records all workers meet at a barrier.  A run
  * function splits its work by (me, count) only over output elements, never over K or inside a block of positions, so results do not
  * depend on the count.  Inside one record a function may meet at further barriers (cpu_barrier), always all workers.
- * Files: cpu_device.c (the table, buffers), cpu_queue.c (ring, events, pool), cpu_select.c (levels), cpu_weight.c + pack_*.c (panels),
+ * Files: cpu_device.c (the table, buffers), cpu_queue.c (ring, events, pool), cpu_deal.c (work taken over), cpu_select.c (levels), cpu_weight.c + pack_*.c (panels),
  *        cpu_linear.c, cpu_heads.c, cpu_rows.c (copies, norm, rope, gated, add, soft-cap, gather), cpu_pages.c (K and V into pages),
  *        cpu_attention.c, cpu_state.c (recurrent layers), cpu_route.c and cpu_expert.c (mixtures of experts), cpu_sample.c; kernels_<level>_<family>.c. */
 #ifndef RH_CPU_INT_H

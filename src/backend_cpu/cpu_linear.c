@@ -1,13 +1,19 @@
 /* backend_cpu/cpu_linear.c - products of weights with rows: linear, norm_linear, norm_gated; and the row gather embed.
  *
- * One shape for all: inputs become what the weights read (rows quantised per 32, or plain f32), then every worker takes a contiguous
- * run of (row block, panel) items, cut by the bytes they read, and finishes its outputs.
+ * One shape for all: inputs become what the weights read (rows quantised per 32, or plain f32), then the workers share out (panels,
+ * row block) items (cpu_deal.h), cut by the bytes they read, and finish their outputs.
  * Invariants: 1. An output depends on its own row and weight row only; cuts are over outputs, never over columns.
  *             2. The fusions give the bits of their composition: the same norm, the same quantisation, the same dot.
  *             3. Small inputs are prepared by every worker for itself (no barrier); larger ones once, split over workers. */
+#include "backend_cpu/cpu_deal.h"
 #include "backend_cpu/cpu_product.h"
 
 #include <string.h>
+
+enum {
+    ITEMS_LEAST = 4,    /* a worker's */
+    FIRST_BYTES = 4096, /* as far as the kernels ask ahead */
+};
 
 struct cpu_need cpu_linear_need(const struct device_reserve *r, uint32_t count)
 {
@@ -52,34 +58,72 @@ static void product_part(const struct cpu_kernels *k, const struct product *p, c
     }
 }
 
-/* This worker's items of one product whose items start at `base` on the common scale of bytes; `lo`, `hi`: the worker's part of it. */
-static void product_run(const struct cpu_kernels *k, const struct product *p, const struct input *in, uint64_t base, uint64_t lo,
-                        uint64_t hi, struct own *own)
+/* How products are cut in items: `group` panels of one block of rows.  Blocks of the same panels stand side by side, so that the panels
+ * are read from memory once. */
+struct cut {
+    uint32_t group, step, blocks; /* panels of an item; rows of a block */
+    uint32_t most;                /* items of a take */
+};
+
+static struct cut cut_of(const struct input *in, uint32_t panels, uint32_t count)
 {
-    uint32_t step = block_rows(in), panels = p->w->panels;
-    uint64_t size = p->w->panel_bytes, items = (uint64_t)((in->rows + step - 1) / step) * panels;
-    uint64_t from = lo <= base ? 0 : (lo - base + size - 1) / size, to = hi <= base ? 0 : (hi - base + size - 1) / size;
-    to = to < items ? to : items;
-    while (from < to) {
-        uint32_t row = (uint32_t)(from / panels) * step, panel = (uint32_t)(from % panels);
-        uint32_t rows = in->rows - row < step ? in->rows - row : step;
-        uint32_t end = to - from < panels - panel ? panel + (uint32_t)(to - from) : panels;
-        product_part(k, p, in, row, rows, panel, end, own);
-        from += end - panel;
-    }
+    struct cut c = {.group = in->rows <= 8 ? 1 : PANELS_MANY, .step = block_rows(in)};
+    c.blocks = (in->rows + c.step - 1) / c.step;
+    while (c.group > 1 && (uint64_t)panels * c.blocks < (uint64_t)ITEMS_LEAST * c.group * count)
+        c.group /= 2;
+    c.most = in->rows <= 8 ? PANELS_FEW : c.blocks;
+    return c;
+}
+
+static struct cpu_lot lot_of(const struct cut *c, const struct weight *w)
+{
+    return (struct cpu_lot){(w->panels + c->group - 1) / c->group * c->blocks, c->group * w->panel_bytes};
+}
+
+/* The next panels and rows of items [*from, to): items of one block as one, where they lie together. */
+struct piece {
+    uint32_t row, rows, panel, panel_end;
+};
+static struct piece piece_next(const struct cut *c, const struct weight *w, uint32_t rows, uint32_t *from, uint32_t to)
+{
+    uint32_t n = c->blocks == 1 ? to - *from : 1, panel = *from / c->blocks * c->group, row = *from % c->blocks * c->step;
+    uint32_t end = panel + n * c->group;
+    *from += n;
+    return (struct piece){row, rows - row < c->step ? rows - row : c->step, panel, end < w->panels ? end : w->panels};
 }
 
 static void products_run(struct device *d, const struct product *p, uint32_t n, const struct input *in, uint32_t me, uint32_t count,
                          struct own *own)
 {
-    uint64_t blocks = (in->rows + block_rows(in) - 1) / block_rows(in), total = 0, base = 0;
+    struct cpu_lot lots[NORM_INPUT_MAX];
+    struct cpu_deal deal;
+    struct cpu_take take;
+    uint32_t panels = 0;
     for (uint32_t i = 0; i < n; i++)
-        total += blocks * p[i].w->panels * p[i].w->panel_bytes;
-    uint64_t lo = total / count * me, hi = me + 1 == count ? total : total / count * (me + 1);
-    for (uint32_t i = 0; i < n; i++) {
-        product_run(cpu_kernels_of(d), p + i, in, base, lo, hi, own);
-        base += blocks * p[i].w->panels * p[i].w->panel_bytes;
-    }
+        panels += p[i].w->panels;
+    struct cut c = cut_of(in, panels, count);
+    for (uint32_t i = 0; i < n; i++)
+        lots[i] = lot_of(&c, p[i].w);
+    cpu_deal_start(&deal, d, lots, n, c.most, me, count);
+    while (cpu_deal_next(&deal, &take))
+        while (take.from < take.to) {
+            struct piece at = piece_next(&c, p[take.lot].w, in->rows, &take.from, take.to);
+            product_part(cpu_kernels_of(d), p + take.lot, in, at.row, at.rows, at.panel, at.panel_end, own);
+        }
+}
+
+/* Ask for the beginning of what this worker will read of the weights: it comes while a few rows are prepared. */
+static void fetch_first(const struct weight *const *w, uint32_t n, const struct tensor *x, uint32_t me, uint32_t count)
+{
+    struct cpu_lot lots[NORM_INPUT_MAX];
+    struct cpu_take first;
+    for (uint32_t i = 0; i < n; i++)
+        lots[i] = (struct cpu_lot){w[i]->panels, w[i]->panel_bytes};
+    if (x->rows > ALONE_ROWS || !cpu_deal_first(lots, n, me, count, &first))
+        return;
+    const unsigned char *at = w[first.lot]->data + first.from * w[first.lot]->panel_bytes;
+    for (uint32_t i = 0; i < FIRST_BYTES; i += 64)
+        __builtin_prefetch(at + i, 0, 3);
 }
 
 /* ---- inputs ---- */
@@ -150,6 +194,7 @@ static void linear_run(struct device *d, uint32_t me, uint32_t count, const void
     const struct op_linear *op = arg;
     struct own *own = cpu_scratch(d, me, sizeof *own);
     struct input in;
+    fetch_first((const struct weight *const[]){op->w}, 1, &op->x, me, count);
     if (!own || !input_plain(d, &op->x, !cpu_weight_is_float(op->w), me, count, own, &in))
         return;
     struct product p = {op->w, op->bias, op->alpha, op->add, op->y};
@@ -179,6 +224,7 @@ static void norm_linear_run(struct device *d, uint32_t me, uint32_t count, const
         quant = quant || !cpu_weight_is_float(op->w[i]);
         p[i] = (struct product){op->w[i], op->bias[i], 1.0f, false, op->y[i]};
     }
+    fetch_first(op->w, op->n, &op->x, me, count);
     if (own && input_normed(d, &op->x, op->norm_w, op->eps, &op->scratch, plain, quant, me, count, own, &in))
         products_run(d, p, op->n, &in, me, count, own);
 }
@@ -210,18 +256,22 @@ static void norm_gated_run(struct device *d, uint32_t me, uint32_t count, const 
     const struct op_norm_gated *op = arg;
     struct own *own = own_of(d, me, op->x.cols);
     struct input in;
+    fetch_first((const struct weight *const[]){op->gate}, 1, &op->x, me, count);
+    fetch_first((const struct weight *const[]){op->up}, 1, &op->x, me, count);
     bool gate_float = cpu_weight_is_float(op->gate), up_float = cpu_weight_is_float(op->up);
     if (!own || !input_normed(d, &op->x, op->norm_w, op->eps, &op->scratch, gate_float || up_float, !gate_float || !up_float, me, count,
                               own, &in))
         return;
-    uint32_t step = block_rows(&in), panels = op->gate->panels, from, to;
-    cpu_split((in.rows + step - 1) / step * panels, 1, me, count, &from, &to);
-    while (from < to) {
-        uint32_t row = from / panels * step, panel = from % panels, rows = in.rows - row < step ? in.rows - row : step;
-        uint32_t end = to - from < panels - panel ? panel + (to - from) : panels;
-        gated_part(cpu_kernels_of(d), op, &in, row, rows, panel, end, own);
-        from += end - panel;
-    }
+    struct cut c = cut_of(&in, op->gate->panels, count);
+    struct cpu_lot lot = lot_of(&c, op->gate);
+    struct cpu_deal deal;
+    struct cpu_take take;
+    cpu_deal_start(&deal, d, &lot, 1, c.most, me, count);
+    while (cpu_deal_next(&deal, &take))
+        while (take.from < take.to) {
+            struct piece at = piece_next(&c, op->gate, in.rows, &take.from, take.to);
+            gated_part(cpu_kernels_of(d), op, &in, at.row, at.rows, at.panel, at.panel_end, own);
+        }
 }
 
 int cpu_op_norm_gated(struct device *d, const struct op_norm_gated *op)

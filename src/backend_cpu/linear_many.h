@@ -53,17 +53,25 @@ struct many {
     segment_fn segments[2]; /* 2, 4 rows straight from the panel, or NULL */
 };
 
+/* Tiles that the rows of a call make; `widest` rows the largest. */
+INLINE uint32_t tiles_of(uint32_t rows, uint32_t widest)
+{
+    uint32_t left = rows % widest;
+    return rows / widest + left / 4 + (left % 4 + 1) / 2;
+}
+
 /* One chunk of one panel (pair) times all rows. */
 static void chunk_rows(const struct cpu_dot *j, const struct many *m, const struct chunk *c, const uint8_t *x, uint32_t n, struct ahead next,
                        float *sums)
 {
     const tile_fn *tile = tiles[m->class];
+    const uint32_t move = n * next.step;
     uint32_t r = 0;
-    for (; tile[2] && r + 8 <= j->rows; r += 8, next.bytes = 0)
+    for (; tile[2] && r + 8 <= j->rows; r += 8, next.at += move)
         tile[2](c, n, x + r * j->x_stride, j->x_stride, sums + r * 2 * LANES, next);
-    for (; r + 4 <= j->rows; r += 4, next.bytes = 0)
+    for (; r + 4 <= j->rows; r += 4, next.at += move)
         tile[1](c, n, x + r * j->x_stride, j->x_stride, sums + r * 2 * LANES, next);
-    for (; r < j->rows; r += 2, next.bytes = 0) /* a last odd row is computed twice, the second time into sums nobody reads */
+    for (; r < j->rows; r += 2, next.at += move) /* a last odd row is computed twice, the second time into sums nobody reads */
         tile[0](c, n, x + r * j->x_stride, r + 1 < j->rows ? j->x_stride : 0, sums + r * 2 * LANES, next);
 }
 
@@ -71,10 +79,11 @@ static void chunk_rows(const struct cpu_dot *j, const struct many *m, const stru
 static void segment_rows(const struct cpu_dot *j, const struct many *m, const uint8_t *w, size_t delta, const uint8_t *x, uint32_t n,
                          struct ahead next, float *sums)
 {
+    const uint32_t move = n * next.step;
     uint32_t r = 0;
-    for (; r + 4 <= j->rows; r += 4, next.bytes = 0)
+    for (; r + 4 <= j->rows; r += 4, next.at += move)
         m->segments[1](j->panel, w, delta, n, x + r * j->x_stride, j->x_stride, sums + r * 2 * LANES, next);
-    for (; r < j->rows; r += 2, next.bytes = 0)
+    for (; r < j->rows; r += 2, next.at += move)
         m->segments[0](j->panel, w, delta, n, x + r * j->x_stride, r + 1 < j->rows ? j->x_stride : 0, sums + r * 2 * LANES, next);
 }
 
@@ -83,14 +92,18 @@ static void many_panels(const struct cpu_dot *j, const struct many *m, uint32_t 
 {
     const uint32_t blocks = j->panel->cols / 32, bytes = (j->panel->unit_bytes + j->panel->unit - 1) / j->panel->unit;
     const bool direct = m->segments[1] && j->rows <= SEGMENT_ROWS;
+    const uint32_t passes = tiles_of(j->rows, !direct && tiles[m->class][2] ? 8 : 4);
     for (uint32_t at = 0; at < blocks; at += CHUNK) {
         const uint32_t n = blocks - at < CHUNK ? blocks - at : CHUNK;
-        const uint8_t *x = (const uint8_t *)j->x + at / CHUNK * j->x_chunk, *w = j->w + from * j->panel_bytes + (size_t)(at / j->panel->unit) * j->panel->unit_bytes;
+        const uint8_t *x = (const uint8_t *)j->x + at / CHUNK * j->x_chunk, *first = j->w + from * j->panel_bytes;
+        const uint8_t *w = first + (size_t)(at / j->panel->unit) * j->panel->unit_bytes;
         for (uint32_t i = 0; i < count; i += PANEL_STEP, w += PANEL_STEP * j->panel_bytes) {
             const size_t delta = PANEL_STEP == 1 || i + 1 < count ? j->panel_bytes : 0;
-            const bool last = i + PANEL_STEP >= count; /* fetched meanwhile: the next panels' chunk, at last the first's next one */
-            const uint8_t *then = last ? j->w + from * j->panel_bytes + (size_t)(at + n) * bytes : w + PANEL_STEP * j->panel_bytes;
-            struct ahead next = {then, delta, bytes};
+            /* fetched meanwhile: the next panel's chunk; at last the first's next one; after its last one what follows all of them */
+            const uint8_t *then = w + PANEL_STEP * j->panel_bytes;
+            if (i + PANEL_STEP >= count)
+                then = at + n < blocks ? first + (size_t)(at + n) * bytes : first + count * j->panel_bytes;
+            struct ahead next = {then, delta, (bytes + passes - 1) / passes};
             float *to = sums + (size_t)i / PANEL_STEP * (j->rows + 1) * 2 * LANES;
             if (direct) {
                 segment_rows(j, m, w, delta, x, n, next, to);

@@ -159,31 +159,21 @@
 
 /* ---- some blocks of 2 or 4 rows, whose sums lie in memory in between ---- */
 
-/* What the next chunk is unpacked from, fetched while this one is computed, a block's lines at a time: all at once they would wait for
- * each other, and computing would wait for them. */
+/* What is read next, fetched while this is computed, a little at every block: all at once they would wait for each other, and computing
+ * would wait for them. */
 struct ahead {
     const uint8_t *at;
     size_t delta;
-    uint32_t bytes; /* per block; 0: nothing to fetch */
+    uint32_t step; /* bytes a block */
 };
-INLINE void ahead_lines(struct ahead *a, int lines) /* a constant: no loop */
-{
-#pragma GCC unroll 16
-    for (int i = 0; i < lines; i++) {
-        _mm_prefetch((const char *)a->at + 64 * i, _MM_HINT_T0);
-        if (PANEL_STEP == 2)
-            _mm_prefetch((const char *)a->at + a->delta + 64 * i, _MM_HINT_T0);
-    }
-    a->at += a->bytes;
-}
 INLINE void ahead_block(struct ahead *a)
 {
-    for (uint32_t i = 0; i < a->bytes; i += 64) {
+    for (uint32_t i = 0; i < a->step; i += 64) {
         _mm_prefetch((const char *)a->at + i, _MM_HINT_T0);
         if (PANEL_STEP == 2)
             _mm_prefetch((const char *)a->at + a->delta + i, _MM_HINT_T0);
     }
-    a->at += a->bytes;
+    a->at += a->step;
 }
 
 #define TILE_ACT(r, g) const struct cpu_act *a##r = (const struct cpu_act *)(const void *)(x + (r) * stride);
@@ -206,8 +196,7 @@ typedef void (*segment_fn)(const struct cpu_panel *panel, const uint8_t *packed,
         ROWS(TILE_LOAD, 0)                                                                                       \
         for (uint32_t at = 0, left = unit; at < n; at++) {                                                       \
             const uint8_t *body = b + (BHEAD);                                                                   \
-            if (next.bytes)                                                                                      \
-                ahead_lines(&next, ((BHEAD) + (BODY) + 127) / 64); /* with its share of the unit header */       \
+            ahead_block(&next);                                                                                  \
             BLOCK(ROWS, W, D, M, SC, MN, START_WIDE, GROUP_SIGNED)                                               \
             b = body + (BODY);                                                                                   \
             if (--left == 0)                                                                                     \
