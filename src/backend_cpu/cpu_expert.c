@@ -12,7 +12,7 @@
 
 enum {
     READ_COST = 6,   /* of a panel, in rows multiplied with it */
-    ROWS_FEW = 64,   /* quantised slots that lie row after row */
+    SLOTS_FEW = 64,   /* quantised slots that lie row after row */
 };
 
 /* slots by expert; arrays in the worker's scratch */
@@ -113,8 +113,8 @@ static bool input_quantised(struct device *d, const struct tensor *x, const stru
     if (!q)
         return false;
     *in = (struct input){.rows = o->n, .cols = x->cols, .q = q};
-    in->q_stride = alone ? 0 : o->n <= ROWS_FEW ? act_bytes(x->cols) : CPU_ACT_CHUNK_BYTES;
-    in->q_chunk = alone || o->n <= ROWS_FEW ? CPU_ACT_CHUNK_BYTES : (size_t)o->n * CPU_ACT_CHUNK_BYTES;
+    in->q_stride = alone ? 0 : o->n <= SLOTS_FEW ? act_bytes(x->cols) : CPU_ACT_CHUNK_BYTES;
+    in->q_chunk = alone || o->n <= SLOTS_FEW ? CPU_ACT_CHUNK_BYTES : (size_t)o->n * CPU_ACT_CHUNK_BYTES;
     if (!alone)
         cpu_split(x->rows * chunks, 1, me, count, &from, &to);
     for (uint32_t i = from; i < to; i++) {
@@ -166,7 +166,7 @@ struct job {
 static void part(const struct cpu_kernels *k, const struct job *j, const struct room *r, const struct input *in, uint32_t expert,
                  uint32_t at, uint32_t rows, uint32_t from, uint32_t to)
 {
-    uint32_t step = rows <= 8 ? PANELS_FEW : PANELS_MANY, n_products = j->act ? 2 : 1;
+    uint32_t step = call_panels(in, rows), n_products = j->act ? 2 : 1;
     for (uint32_t i = from; i < to; i += step) {
         uint32_t n = to - i < step ? to - i : step, col = i * CPU_PANEL_ROWS, width = n * CPU_PANEL_ROWS;
         uint32_t cols = j->y.cols - col < width ? j->y.cols - col : width;

@@ -50,7 +50,7 @@ static void head_tail(const struct op_linear_heads *op, const struct head_part *
 static void head_panels(const struct cpu_kernels *k, const struct op_linear_heads *op, const struct head_part *p, uint32_t from, uint32_t to,
                         struct own *own)
 {
-    uint32_t out = op->w->head.rows / op->n_heads, first = p->head * out, step = p->rows <= 8 ? PANELS_FEW : PANELS_MANY;
+    uint32_t out = op->w->head.rows / op->n_heads, first = p->head * out, step = call_panels(&p->in, p->rows);
     float *y = (float *)op->y.data + (size_t)p->row * op->y.stride + (size_t)p->head * (out + op->tail);
     for (uint32_t i = from; i < to; i += step) {
         uint32_t n = to - i < step ? to - i : step, col = i * CPU_PANEL_ROWS, width = n * CPU_PANEL_ROWS;

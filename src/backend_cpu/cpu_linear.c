@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum {
-    ITEMS_LEAST = 4,    /* a worker's */
+    ITEMS_LEAST = 16,   /* a worker's */
     FIRST_BYTES = 4096, /* as far as the kernels ask ahead */
 };
 
@@ -42,7 +42,7 @@ struct product {
 static void product_part(const struct cpu_kernels *k, const struct product *p, const struct input *in, uint32_t row, uint32_t rows,
                          uint32_t from, uint32_t to, struct own *own)
 {
-    uint32_t step = rows <= 8 ? PANELS_FEW : PANELS_MANY;
+    uint32_t step = call_panels(in, rows);
     bool plain = !p->bias && !p->add && p->alpha == 1.0f;
     for (uint32_t i = from; i < to; i += step) {
         uint32_t n = to - i < step ? to - i : step, col = i * CPU_PANEL_ROWS, width = n * CPU_PANEL_ROWS;
@@ -58,8 +58,7 @@ static void product_part(const struct cpu_kernels *k, const struct product *p, c
     }
 }
 
-/* How products are cut in items: `group` panels of one block of rows.  Blocks of the same panels stand side by side, so that the panels
- * are read from memory once. */
+/* How products are cut in items: `group` panels of one block of rows, a block's items side by side, so that its rows stay near. */
 struct cut {
     uint32_t group, step, blocks; /* panels of an item; rows of a block */
     uint32_t most;                /* items of a take */
@@ -67,29 +66,36 @@ struct cut {
 
 static struct cut cut_of(const struct input *in, uint32_t panels, uint32_t count)
 {
-    struct cut c = {.group = in->rows <= 8 ? 1 : PANELS_MANY, .step = block_rows(in)};
+    bool few = in->rows <= ROWS_FEW;
+    struct cut c = {.group = 1, .step = block_rows(in), .most = few ? PANELS_FEW : 1};
     c.blocks = (in->rows + c.step - 1) / c.step;
+    if (!few)
+        c.group = call_panels(in, in->rows < c.step ? in->rows : c.step);
     while (c.group > 1 && (uint64_t)panels * c.blocks < (uint64_t)ITEMS_LEAST * c.group * count)
         c.group /= 2;
-    c.most = in->rows <= 8 ? PANELS_FEW : c.blocks;
     return c;
+}
+
+static uint32_t groups_of(const struct cut *c, const struct weight *w)
+{
+    return (w->panels + c->group - 1) / c->group;
 }
 
 static struct cpu_lot lot_of(const struct cut *c, const struct weight *w)
 {
-    return (struct cpu_lot){(w->panels + c->group - 1) / c->group * c->blocks, c->group * w->panel_bytes};
+    return (struct cpu_lot){groups_of(c, w) * c->blocks, c->group * w->panel_bytes};
 }
 
-/* The next panels and rows of items [*from, to): items of one block as one, where they lie together. */
+/* Panels and rows of items [*from, to), as far as one block goes. */
 struct piece {
     uint32_t row, rows, panel, panel_end;
 };
 static struct piece piece_next(const struct cut *c, const struct weight *w, uint32_t rows, uint32_t *from, uint32_t to)
 {
-    uint32_t n = c->blocks == 1 ? to - *from : 1, panel = *from / c->blocks * c->group, row = *from % c->blocks * c->step;
-    uint32_t end = panel + n * c->group;
+    uint32_t groups = groups_of(c, w), row = *from / groups * c->step, at = *from % groups;
+    uint32_t n = to - *from < groups - at ? to - *from : groups - at, end = (at + n) * c->group;
     *from += n;
-    return (struct piece){row, rows - row < c->step ? rows - row : c->step, panel, end < w->panels ? end : w->panels};
+    return (struct piece){row, rows - row < c->step ? rows - row : c->step, at * c->group, end < w->panels ? end : w->panels};
 }
 
 static void products_run(struct device *d, const struct product *p, uint32_t n, const struct input *in, uint32_t me, uint32_t count,
@@ -240,7 +246,7 @@ static void gated_part(const struct cpu_kernels *k, const struct op_norm_gated *
                        uint32_t from, uint32_t to, struct own *own)
 {
     cpu_gated_fn act = cpu_gated_of(k, op->act);
-    uint32_t step = rows <= 8 ? PANELS_FEW : PANELS_MANY;
+    uint32_t step = call_panels(in, rows);
     for (uint32_t i = from; i < to; i += step) {
         uint32_t n = to - i < step ? to - i : step, col = i * CPU_PANEL_ROWS, width = n * CPU_PANEL_ROWS;
         uint32_t cols = op->y.cols - col < width ? op->y.cols - col : width;

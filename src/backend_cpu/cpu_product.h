@@ -9,9 +9,10 @@ enum {
     ALONE_ROWS = 4,
     ROWS_BYTES = 256 << 10,  /* input bytes of one row block: half of a second-level cache */
     ROWS_FLOAT_MIN = 36,     /* float rows of one row block, however long */
-    PANELS_FEW = 8,          /* panels per kernel call for up to 8 rows */
+    ROWS_FEW = 8,            /* rows that panels are read for as a stream */
+    PANELS_FEW = 8,          /* panels per kernel call for those */
     PANELS_MANY = 4,         /* for more rows */
-    OUT_FLOATS = CPU_DOT_ROWS * PANELS_MANY * CPU_PANEL_ROWS,
+    OUT_FLOATS = CPU_DOT_ROWS * CPU_DOT_PANELS * CPU_PANEL_ROWS,
 };
 
 /* Quantised, a row takes whole chunks. */
@@ -47,6 +48,13 @@ static inline uint32_t block_rows(const struct input *in)
 {
     uint32_t n = (uint32_t)(ROWS_BYTES / in->f_stride) / 6 * 6;
     return in->q || n > CPU_DOT_ROWS ? CPU_DOT_ROWS : n < ROWS_FLOAT_MIN ? ROWS_FLOAT_MIN : n;
+}
+
+/* Panels per kernel call.  Chunks of rows that the second-level cache does not hold come from the third for every call: then more. */
+static inline uint32_t call_panels(const struct input *in, uint32_t rows)
+{
+    bool far = in->q && rows > ROWS_FEW && rows * act_bytes(in->cols) > ROWS_BYTES;
+    return rows <= ROWS_FEW ? PANELS_FEW : far ? CPU_DOT_PANELS : PANELS_MANY;
 }
 
 static inline void dot(const struct cpu_kernels *k, const struct weight *w, const struct input *in, uint32_t row, uint32_t rows, uint32_t panel,

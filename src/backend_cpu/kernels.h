@@ -24,7 +24,7 @@ typedef void (*cpu_quantize_fn)(const float *x, uint32_t cols, struct cpu_act *o
 struct cpu_dot {
     const unsigned char *w;        /* first panel */
     size_t panel_bytes;
-    uint32_t panels;
+    uint32_t panels;               /* at most CPU_DOT_PANELS */
     const struct cpu_panel *panel; /* the weight's geometry */
     const void *x;                 /* quantised layouts: struct cpu_act [cols / 32]; float layouts: f32 [cols] */
     size_t x_stride;               /* bytes between rows */
@@ -34,7 +34,7 @@ struct cpu_dot {
     size_t out_stride;             /* floats */
     void *tmp;                     /* CPU_DOT_TMP bytes, 64-byte aligned */
 };
-enum { CPU_DOT_ROWS = 128, CPU_DOT_TMP = 64 << 10 };
+enum { CPU_DOT_ROWS = 128, CPU_DOT_PANELS = 16, CPU_DOT_TMP = 160 << 10 };
 typedef void (*cpu_dot_fn)(const struct cpu_dot *job);
 
 /* Dots to outputs, per element: v = dot + bias (when there is one), v = v alpha (when it is not 1), y = v or y = y + v. */

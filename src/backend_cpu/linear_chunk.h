@@ -53,7 +53,6 @@ struct chunk {
         for (uint32_t k = 0, left = unit; k < n; k++) {                                                          \
             const uint8_t *body = b + (BHEAD);                                                                   \
             vi fix0 = vec_set32(0), fix1 = fix0;                                                                 \
-            prefetch(body, BODY, delta);                                                                         \
             UNPACK_GROUP(W, 0) UNPACK_GROUP(W, 1) UNPACK_GROUP(W, 2) UNPACK_GROUP(W, 3)                          \
             UNPACK_GROUP(W, 4) UNPACK_GROUP(W, 5) UNPACK_GROUP(W, 6) UNPACK_GROUP(W, 7)                          \
             UNPACK_VECTOR(D, M, SC, MN, 0)                                                                       \

@@ -7,21 +7,18 @@
 #include "backend_cpu/linear_chunk.h"
 
 enum {
-    CHUNK_PANELS = VEC_BYTES == 32 ? 4 : 2, /* panels that pass over a chunk of rows */
-    SEGMENT_ROWS = 16                       /* up to so many read the packed panel, where the level and the format have segments */
+    SEGMENT_ROWS = 16 /* up to so many read the packed panel, where the level and the format have segments */
 };
-_Static_assert(sizeof(struct chunk) + CHUNK_PANELS / PANEL_STEP * (CPU_DOT_ROWS + 1) * 2 * VEC_BYTES <= CPU_DOT_TMP,
+_Static_assert(sizeof(struct chunk) + CPU_DOT_PANELS / PANEL_STEP * (CPU_DOT_ROWS + 1) * 2 * VEC_BYTES <= CPU_DOT_TMP,
                "a chunk and the sums of all rows fit into tmp");
 
 #define TILE(class, ROWS, R)                                                                                     \
-    static void tile_##class##_##R(const struct chunk *c, uint32_t n, const uint8_t *x, size_t stride, float *sums, \
-                                   struct ahead next)                                                            \
+    static void tile_##class##_##R(const struct chunk *c, uint32_t n, const uint8_t *x, size_t stride, float *sums) \
     {                                                                                                            \
         CLASS_OF(class)                                                                                          \
         ROWS(TILE_ACT, 0)                                                                                        \
         ROWS(TILE_LOAD, 0)                                                                                       \
         for (uint32_t at = 0; at < n; at++) {                                                                    \
-            ahead_block(&next);                                                                                  \
             BLOCK(ROWS, CHUNK_W, CHUNK_D, CHUNK_M, CHUNK_SC, CHUNK_MN, CHUNK_START, CHUNK_GROUP)                 \
         }                                                                                                        \
         ROWS(TILE_STORE, 0)                                                                                      \
@@ -37,7 +34,7 @@ _Static_assert(sizeof(struct chunk) + CHUNK_PANELS / PANEL_STEP * (CPU_DOT_ROWS 
 #define TILES(name, kind, z, post, min) TILE(name, ROWS2, 2) TILE(name, ROWS4, 4) TILE_OF_8(name, kind)
 TILE_CLASSES(TILES)
 
-typedef void (*tile_fn)(const struct chunk *c, uint32_t n, const uint8_t *x, size_t stride, float *sums, struct ahead next);
+typedef void (*tile_fn)(const struct chunk *c, uint32_t n, const uint8_t *x, size_t stride, float *sums);
 static const tile_fn tiles[CLASS_COUNT][3] = { /* 2, 4, 8 rows */
 #define TILE_ENTRY(name, kind, z, post, min) [CLASS_##name] = {tile_##name##_2, tile_##name##_4, TILE_8_OR_NONE(name, kind)},
     TILE_CLASSES(TILE_ENTRY)
@@ -65,14 +62,13 @@ static void chunk_rows(const struct cpu_dot *j, const struct many *m, const stru
                        float *sums)
 {
     const tile_fn *tile = tiles[m->class];
-    const uint32_t move = n * next.step;
     uint32_t r = 0;
-    for (; tile[2] && r + 8 <= j->rows; r += 8, next.at += move)
-        tile[2](c, n, x + r * j->x_stride, j->x_stride, sums + r * 2 * LANES, next);
-    for (; r + 4 <= j->rows; r += 4, next.at += move)
-        tile[1](c, n, x + r * j->x_stride, j->x_stride, sums + r * 2 * LANES, next);
-    for (; r < j->rows; r += 2, next.at += move) /* a last odd row is computed twice, the second time into sums nobody reads */
-        tile[0](c, n, x + r * j->x_stride, r + 1 < j->rows ? j->x_stride : 0, sums + r * 2 * LANES, next);
+    for (; tile[2] && r + 8 <= j->rows; r += 8, ahead_some(&next))
+        tile[2](c, n, x + r * j->x_stride, j->x_stride, sums + r * 2 * LANES);
+    for (; r + 4 <= j->rows; r += 4, ahead_some(&next))
+        tile[1](c, n, x + r * j->x_stride, j->x_stride, sums + r * 2 * LANES);
+    for (; r < j->rows; r += 2, ahead_some(&next)) /* a last odd row is computed twice, the second time into sums nobody reads */
+        tile[0](c, n, x + r * j->x_stride, r + 1 < j->rows ? j->x_stride : 0, sums + r * 2 * LANES);
 }
 
 /* The same straight from the panel. */
@@ -87,29 +83,28 @@ static void segment_rows(const struct cpu_dot *j, const struct many *m, const ui
         m->segments[0](j->panel, w, delta, n, x + r * j->x_stride, r + 1 < j->rows ? j->x_stride : 0, sums + r * 2 * LANES, next);
 }
 
-/* All rows times panels [from, from + count), chunk by chunk: the rows' chunk stays in the second cache while the panels pass. */
-static void many_panels(const struct cpu_dot *j, const struct many *m, uint32_t from, uint32_t count, struct chunk *c, float *sums)
+/* All rows times all panels, chunk by chunk: the rows' chunk stays in the second cache while the panels pass. */
+static void many_panels(const struct cpu_dot *j, const struct many *m, struct chunk *c, float *sums)
 {
     const uint32_t blocks = j->panel->cols / 32, bytes = (j->panel->unit_bytes + j->panel->unit - 1) / j->panel->unit;
     const bool direct = m->segments[1] && j->rows <= SEGMENT_ROWS;
     const uint32_t passes = tiles_of(j->rows, !direct && tiles[m->class][2] ? 8 : 4);
     for (uint32_t at = 0; at < blocks; at += CHUNK) {
         const uint32_t n = blocks - at < CHUNK ? blocks - at : CHUNK;
-        const uint8_t *x = (const uint8_t *)j->x + at / CHUNK * j->x_chunk, *first = j->w + from * j->panel_bytes;
-        const uint8_t *w = first + (size_t)(at / j->panel->unit) * j->panel->unit_bytes;
-        for (uint32_t i = 0; i < count; i += PANEL_STEP, w += PANEL_STEP * j->panel_bytes) {
-            const size_t delta = PANEL_STEP == 1 || i + 1 < count ? j->panel_bytes : 0;
+        const uint8_t *x = (const uint8_t *)j->x + at / CHUNK * j->x_chunk, *w = j->w + (size_t)(at / j->panel->unit) * j->panel->unit_bytes;
+        for (uint32_t i = 0; i < j->panels; i += PANEL_STEP, w += PANEL_STEP * j->panel_bytes) {
+            const size_t delta = PANEL_STEP == 1 || i + 1 < j->panels ? j->panel_bytes : 0;
             /* fetched meanwhile: the next panel's chunk; at last the first's next one; after its last one what follows all of them */
             const uint8_t *then = w + PANEL_STEP * j->panel_bytes;
-            if (i + PANEL_STEP >= count)
-                then = at + n < blocks ? first + (size_t)(at + n) * bytes : first + count * j->panel_bytes;
-            struct ahead next = {then, delta, (bytes + passes - 1) / passes};
+            if (i + PANEL_STEP >= j->panels)
+                then = at + n < blocks ? j->w + (size_t)(at + n) * bytes : j->w + j->panels * j->panel_bytes;
+            struct ahead next = {then, delta, (bytes * (direct ? 1 : n) + passes - 1) / passes};
             float *to = sums + (size_t)i / PANEL_STEP * (j->rows + 1) * 2 * LANES;
             if (direct) {
                 segment_rows(j, m, w, delta, x, n, next, to);
                 continue;
             }
-            m->unpack(j, from + i, delta, at, n, c);
+            m->unpack(j, i, delta, at, n, c);
             chunk_rows(j, m, c, x, n, next, to);
         }
     }
@@ -120,16 +115,13 @@ static void many_rows(const struct cpu_dot *j, const struct many *m)
     struct chunk *c = j->tmp;
     float *sums = (float *)(void *)(c + 1);
     const size_t row = 2 * LANES, panel = (j->rows + 1) * row;
-    for (uint32_t from = 0; from < j->panels; from += CHUNK_PANELS) {
-        const uint32_t count = j->panels - from < CHUNK_PANELS ? j->panels - from : CHUNK_PANELS;
-        memset(sums, 0, CHUNK_PANELS / PANEL_STEP * panel * sizeof *sums);
-        many_panels(j, m, from, count, c, sums);
-        for (uint32_t r = 0; r < j->rows; r++)
-            for (uint32_t i = 0; i < count; i += PANEL_STEP) {
-                size_t bytes = PANEL_STEP == 1 || i + 1 < count ? 2 * VEC_BYTES : VEC_BYTES;
-                memcpy(j->out + r * j->out_stride + (from + i) * CPU_PANEL_ROWS, sums + i / PANEL_STEP * panel + r * row, bytes);
-            }
-    }
+    memset(sums, 0, (j->panels + PANEL_STEP - 1) / PANEL_STEP * panel * sizeof *sums);
+    many_panels(j, m, c, sums);
+    for (uint32_t r = 0; r < j->rows; r++)
+        for (uint32_t i = 0; i < j->panels; i += PANEL_STEP) {
+            size_t bytes = PANEL_STEP == 1 || i + 1 < j->panels ? 2 * VEC_BYTES : VEC_BYTES;
+            memcpy(j->out + r * j->out_stride + i * CPU_PANEL_ROWS, sums + i / PANEL_STEP * panel + r * row, bytes);
+        }
 }
 
 /* ---- per format ---- */

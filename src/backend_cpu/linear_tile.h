@@ -159,14 +159,14 @@
 
 /* ---- some blocks of 2 or 4 rows, whose sums lie in memory in between ---- */
 
-/* What is read next, fetched while this is computed, a little at every block: all at once they would wait for each other, and computing
- * would wait for them. */
+/* What is read next, fetched while this is computed, a little at every block or tile: all at once they would wait for each other, and
+ * computing would wait for them. */
 struct ahead {
     const uint8_t *at;
     size_t delta;
-    uint32_t step; /* bytes a block */
+    uint32_t step; /* bytes a block or tile */
 };
-INLINE void ahead_block(struct ahead *a)
+INLINE void ahead_some(struct ahead *a)
 {
     for (uint32_t i = 0; i < a->step; i += 64) {
         _mm_prefetch((const char *)a->at + i, _MM_HINT_T0);
@@ -196,7 +196,7 @@ typedef void (*segment_fn)(const struct cpu_panel *panel, const uint8_t *packed,
         ROWS(TILE_LOAD, 0)                                                                                       \
         for (uint32_t at = 0, left = unit; at < n; at++) {                                                       \
             const uint8_t *body = b + (BHEAD);                                                                   \
-            ahead_block(&next);                                                                                  \
+            ahead_some(&next);                                                                                  \
             BLOCK(ROWS, W, D, M, SC, MN, START_WIDE, GROUP_SIGNED)                                               \
             b = body + (BODY);                                                                                   \
             if (--left == 0)                                                                                     \
