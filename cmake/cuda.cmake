@@ -17,9 +17,6 @@ find_package(CUDAToolkit REQUIRED)
 # For measurements alone: K of a linear cut in at most that many parts instead of as docs/arithmetic.md says.  The sums are other ones then, and so is
 # the backend's numeric identity: what the program keeps on disk of one is never taken for the other's.
 set(RH_CUDA_CUTS 8 CACHE STRING "parts that K of a linear is cut in: 8, or for measurements 1, 2, 4")
-if(NOT RH_CUDA_CUTS EQUAL 8)
-  add_compile_definitions(CUDA_CUTS=${RH_CUDA_CUTS})
-endif()
 # Fused multiply-add only where it is written.
 set(CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS} -fmad=false -Xcompiler=-Wall,-Wextra,-ffp-contract=off")
 set(CMAKE_CUDA_FLAGS_RELEASE "-O2 -DNDEBUG")
