@@ -15,7 +15,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { TILE = 32, BLOCK_PAGES = KV_BLOCK / KV_PAGE, SHARED_MAX = 32 << 20 };
+enum { TILE = 32, BLOCK_PAGES = KV_BLOCK / KV_PAGE, SHARED_MAX = 32 << 20, FETCH_ROWS = 8, FETCH_LINES = 16 };
 
 static const float LOG2E = 1.44269504f;
 
@@ -190,6 +190,9 @@ static uint32_t plan_make(struct plan *p, const struct op_attention *op, uint32_
 /* ---- one unit ---- */
 
 struct run {
+    struct device *d;
+    uint32_t me;
+    bool few;       /* rows: there is time to ask for what the next record reads */
     const struct cpu_kernels *k;
     const struct op_attention *op;
     struct work w;
@@ -308,6 +311,8 @@ static void scores(const struct run *run, const struct task *t, uint32_t block)
                                 .minima = halves(k, run->k_shape.minima_at), .per = run->k_shape.group / 32,
                                 .s = run->w.s + m * KV_BLOCK + first % KV_BLOCK};
         run->score(&job);
+        if (run->few)
+            cpu_fetch_ahead(run->d, run->me, FETCH_LINES);
     }
 }
 
@@ -402,6 +407,8 @@ static void block_run(const struct run *run, const struct task *t, uint32_t bloc
             run->k->soft(s, from, to, run->c, &state[m][0], &state[m][1]);
         }
     }
+    if (run->few)
+        cpu_fetch_ahead(run->d, run->me, 2 * FETCH_LINES);
     mixes(run, t, block, o);
 }
 
@@ -537,7 +544,8 @@ static void run_attention(struct device *d, uint32_t me, uint32_t count, const v
     const struct op_attention *op = op_void;
     const struct kv_layer *l = op->layer;
     const struct cpu_kernels *k = cpu_kernels_of(d);
-    struct run run = {.k = k, .op = op, .c = op->softcap > 0 ? LOG2E : op->scale * LOG2E, .k_shape = kv_shape_of(l->k_format, l->d_k),
+    struct run run = {.d = d, .me = me, .few = op->q.rows <= FETCH_ROWS, .k = k, .op = op,
+                      .c = op->softcap > 0 ? LOG2E : op->scale * LOG2E, .k_shape = kv_shape_of(l->k_format, l->d_k),
                       .v_shape = l->latent ? kv_shape_latent(l->k_format, l->d_k, l->d_v) : kv_shape_of(l->v_format, l->d_v)};
     run.score = score_of(k, l->k_format, run.k_shape.code);
     run.mix = mix_of(k, l->v_format, run.v_shape.code);

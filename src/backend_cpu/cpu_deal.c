@@ -98,13 +98,15 @@ bool cpu_deal_next(struct cpu_deal *deal, struct cpu_take *out)
     }
 }
 
-bool cpu_deal_first(const struct cpu_lot *lots, uint32_t n_lots, uint32_t me, uint32_t count, struct cpu_take *out)
+bool cpu_deal_own(const struct cpu_lot *lots, uint32_t n_lots, uint32_t me, uint32_t count, uint32_t i, struct cpu_take *out)
 {
-    struct cpu_deal deal = {.lots = lots, .n_lots = n_lots};
-    uint32_t first = 0, from = bound(lots, n_lots, me, count), end = bound(lots, n_lots, me + 1, count);
-    if (from >= end)
-        return false;
-    lot_of(&deal, from, &out->lot, &first);
-    *out = (struct cpu_take){out->lot, from - first, from - first + 1};
-    return true;
+    uint32_t from = bound(lots, n_lots, me, count), to = bound(lots, n_lots, me + 1, count), first = 0;
+    for (uint32_t lot = 0; lot < n_lots && first < to; first += lots[lot++].items) {
+        uint32_t low = from > first ? from : first, end = first + lots[lot].items, high = to < end ? to : end;
+        if (low >= high || i-- > 0)
+            continue;
+        *out = (struct cpu_take){lot, low - first, high - first};
+        return true;
+    }
+    return false;
 }

@@ -33,7 +33,7 @@ void cpu_deal_start(struct cpu_deal *deal, struct device *d, const struct cpu_lo
                     uint32_t count);
 /* False: nothing is left. */
 bool cpu_deal_next(struct cpu_deal *deal, struct cpu_take *out);
-/* The first item of worker `me`'s run; false: it has none. */
-bool cpu_deal_first(const struct cpu_lot *lots, uint32_t n_lots, uint32_t me, uint32_t count, struct cpu_take *out);
+/* What worker `me`'s run has of the i-th lot it touches; false: it touches no more. */
+bool cpu_deal_own(const struct cpu_lot *lots, uint32_t n_lots, uint32_t me, uint32_t count, uint32_t i, struct cpu_take *out);
 
 #endif

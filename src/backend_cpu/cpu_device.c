@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CPU_ARITHMETIC = 3, SCRATCH_ALIGN = 4096, SPIN_DEFAULT_US = 60 };
+enum { CPU_ARITHMETIC = 3, SCRATCH_ALIGN = 4096, SPIN_DEFAULT_US = 200 };
 
 static void device_close(struct device *d)
 {

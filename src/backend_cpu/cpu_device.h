@@ -5,11 +5,17 @@
 #include "backend_cpu/backend_cpu.h"
 #include "backend_cpu/cpu_int.h"
 
-enum { CPU_RING = 1024, CPU_THREADS_MAX = 512 };
+enum {
+    CPU_RING = 1024,
+    CPU_THREADS_MAX = 512,
+    CPU_FETCH_RECORDS = 4,        /* how far ahead reads are looked for */
+    CPU_FETCH_BYTES = 128 << 10,  /* of them, a worker: a quarter of a second-level cache */
+};
 
 /* run == NULL: a mark (an event). */
 struct cpu_record {
     cpu_run run;
+    cpu_reads reads; /* NULL: nothing worth asking for early */
     const char *name;
     _Alignas(16) unsigned char op[CPU_OP_BYTES];
 };
@@ -45,9 +51,20 @@ struct cpu_failure {
     char text[256];
 };
 
+/* what a worker asks for ahead of the record that reads it */
+struct cpu_fetch {
+    uint64_t record;         /* whose reads these are; up to the running one: look for another */
+    uint32_t pieces;         /* asked for, or begun */
+    const unsigned char *at; /* of the piece that was begun */
+    size_t left;
+    size_t room;             /* bytes that may still be asked for */
+};
+
 struct cpu_worker {
     struct device *d;
     uint32_t me;
+    uint64_t at;             /* the record it runs */
+    struct cpu_fetch fetch;
     pthread_t thread;
     bool started;
 };

@@ -24,6 +24,12 @@ typedef void (*cpu_run)(struct device *d, uint32_t me, uint32_t count, const voi
 /* Put one record into the ring (cpu_queue.c), under the name of its function. */
 #define cpu_enqueue(d, run, op, op_bytes) cpu_enqueue_named(d, run, #run, op, op_bytes)
 int cpu_enqueue_named(struct device *d, cpu_run run, const char *name, const void *op, size_t op_bytes);
+/* What worker `me` will read first of a record's weights: piece `i`; false: there are no more. */
+typedef bool (*cpu_reads)(const void *op, uint32_t me, uint32_t count, uint32_t i, const unsigned char **at, size_t *size_bytes);
+/* The record that was enqueued last reads those: workers who wait, or whose memory is idle, ask for them while records before it run. */
+void cpu_enqueued_reads(struct device *d, cpu_reads reads);
+/* Ask for some more of what this worker reads next; false: there is nothing to ask for. */
+bool cpu_fetch_ahead(struct device *d, uint32_t me, uint32_t lines);
 /* Everything enqueued so far is done when this returns; failures stay for the next event_wait.  For setup calls. */
 void cpu_drain(struct device *d);
 /* All workers of the record meet. */

@@ -13,6 +13,7 @@
 enum {
     ITEMS_LEAST = 16,   /* a worker's */
     FIRST_BYTES = 4096, /* as far as the kernels ask ahead */
+    PAIR_BYTES = 64 << 10,
 };
 
 struct cpu_need cpu_linear_need(const struct device_reserve *r, uint32_t count)
@@ -118,18 +119,29 @@ static void products_run(struct device *d, const struct product *p, uint32_t n, 
         }
 }
 
-/* Ask for the beginning of what this worker will read of the weights: it comes while a few rows are prepared. */
-static void fetch_first(const struct weight *const *w, uint32_t n, const struct tensor *x, uint32_t me, uint32_t count)
+/* Piece i of what a worker will read of weights for few rows: its run of the i-th that it touches. */
+static bool reads_of(const struct weight *const *w, uint32_t n, const struct tensor *x, uint32_t me, uint32_t count, uint32_t i,
+                     const unsigned char **at, size_t *size_bytes)
 {
     struct cpu_lot lots[NORM_INPUT_MAX];
-    struct cpu_take first;
-    for (uint32_t i = 0; i < n; i++)
-        lots[i] = (struct cpu_lot){w[i]->panels, w[i]->panel_bytes};
-    if (x->rows > ALONE_ROWS || !cpu_deal_first(lots, n, me, count, &first))
-        return;
-    const unsigned char *at = w[first.lot]->data + first.from * w[first.lot]->panel_bytes;
-    for (uint32_t i = 0; i < FIRST_BYTES; i += 64)
-        __builtin_prefetch(at + i, 0, 3);
+    struct cpu_take own;
+    for (uint32_t k = 0; k < n; k++)
+        lots[k] = (struct cpu_lot){w[k]->panels, w[k]->panel_bytes};
+    if (x->rows > ROWS_FEW || !cpu_deal_own(lots, n, me, count, i, &own))
+        return false;
+    *at = w[own.lot]->data + own.from * w[own.lot]->panel_bytes;
+    *size_bytes = (own.to - own.from) * w[own.lot]->panel_bytes;
+    return true;
+}
+
+/* The beginning of it, as far as the kernels ask ahead: it comes while the rows are prepared. */
+static void fetch_first(cpu_reads reads, const void *op, uint32_t pieces, uint32_t me, uint32_t count)
+{
+    const unsigned char *at;
+    size_t size_bytes;
+    for (uint32_t k = 0; k < pieces && reads(op, me, count, k, &at, &size_bytes); k++)
+        for (uint32_t i = 0; i < FIRST_BYTES && i < size_bytes; i += 64)
+            __builtin_prefetch(at + i, 0, 3);
 }
 
 /* ---- inputs ---- */
@@ -195,12 +207,26 @@ static bool input_normed(struct device *d, const struct tensor *x, const float *
 
 /* ---- ops ---- */
 
+static int enqueue(struct device *d, int rc, cpu_run run, const char *name, cpu_reads reads, const void *op, size_t op_bytes)
+{
+    rc = rc ? rc : cpu_enqueue_named(d, run, name, op, op_bytes);
+    if (!rc)
+        cpu_enqueued_reads(d, reads);
+    return rc;
+}
+
+static bool linear_reads(const void *arg, uint32_t me, uint32_t count, uint32_t i, const unsigned char **at, size_t *size_bytes)
+{
+    const struct op_linear *op = arg;
+    return reads_of(&op->w, 1, &op->x, me, count, i, at, size_bytes);
+}
+
 static void linear_run(struct device *d, uint32_t me, uint32_t count, const void *arg)
 {
     const struct op_linear *op = arg;
     struct own *own = cpu_scratch(d, me, sizeof *own);
     struct input in;
-    fetch_first((const struct weight *const[]){op->w}, 1, &op->x, me, count);
+    fetch_first(linear_reads, op, 1, me, count);
     if (!own || !input_plain(d, &op->x, !cpu_weight_is_float(op->w), me, count, own, &in))
         return;
     struct product p = {op->w, op->bias, op->alpha, op->add, op->y};
@@ -210,12 +236,18 @@ static void linear_run(struct device *d, uint32_t me, uint32_t count, const void
 int cpu_op_linear(struct device *d, const struct op_linear *op)
 {
     int rc = reserved_for(d, op->x.rows, op->x.cols);
-    return rc ? rc : cpu_enqueue(d, linear_run, op, sizeof *op);
+    return enqueue(d, rc, linear_run, "linear_run", linear_reads, op, sizeof *op);
 }
 
 static struct own *own_of(struct device *d, uint32_t me, uint32_t cols)
 {
     return cpu_scratch(d, me, sizeof(struct own) + cols * sizeof(float));
+}
+
+static bool norm_linear_reads(const void *arg, uint32_t me, uint32_t count, uint32_t i, const unsigned char **at, size_t *size_bytes)
+{
+    const struct op_norm_linear *op = arg;
+    return reads_of(op->w, op->n, &op->x, me, count, i, at, size_bytes);
 }
 
 static void norm_linear_run(struct device *d, uint32_t me, uint32_t count, const void *arg)
@@ -230,7 +262,7 @@ static void norm_linear_run(struct device *d, uint32_t me, uint32_t count, const
         quant = quant || !cpu_weight_is_float(op->w[i]);
         p[i] = (struct product){op->w[i], op->bias[i], 1.0f, false, op->y[i]};
     }
-    fetch_first(op->w, op->n, &op->x, me, count);
+    fetch_first(norm_linear_reads, op, 1, me, count);
     if (own && input_normed(d, &op->x, op->norm_w, op->eps, &op->scratch, plain, quant, me, count, own, &in))
         products_run(d, p, op->n, &in, me, count, own);
 }
@@ -238,7 +270,7 @@ static void norm_linear_run(struct device *d, uint32_t me, uint32_t count, const
 int cpu_op_norm_linear(struct device *d, const struct op_norm_linear *op)
 {
     int rc = reserved_for(d, op->x.rows, op->x.cols);
-    return rc ? rc : cpu_enqueue(d, norm_linear_run, op, sizeof *op);
+    return enqueue(d, rc, norm_linear_run, "norm_linear_run", norm_linear_reads, op, sizeof *op);
 }
 
 /* Panels [from, to) of gate and up for one row block, and their activation. */
@@ -257,13 +289,22 @@ static void gated_part(const struct cpu_kernels *k, const struct op_norm_gated *
     }
 }
 
+/* Of gate and of up by turns; no more of either than both have room for. */
+static bool norm_gated_reads(const void *arg, uint32_t me, uint32_t count, uint32_t i, const unsigned char **at, size_t *size_bytes)
+{
+    const struct op_norm_gated *op = arg;
+    if (i > 1 || !reads_of(i ? &op->up : &op->gate, 1, &op->x, me, count, 0, at, size_bytes))
+        return false;
+    *size_bytes = *size_bytes < PAIR_BYTES ? *size_bytes : PAIR_BYTES;
+    return true;
+}
+
 static void norm_gated_run(struct device *d, uint32_t me, uint32_t count, const void *arg)
 {
     const struct op_norm_gated *op = arg;
     struct own *own = own_of(d, me, op->x.cols);
     struct input in;
-    fetch_first((const struct weight *const[]){op->gate}, 1, &op->x, me, count);
-    fetch_first((const struct weight *const[]){op->up}, 1, &op->x, me, count);
+    fetch_first(norm_gated_reads, op, 2, me, count);
     bool gate_float = cpu_weight_is_float(op->gate), up_float = cpu_weight_is_float(op->up);
     if (!own || !input_normed(d, &op->x, op->norm_w, op->eps, &op->scratch, gate_float || up_float, !gate_float || !up_float, me, count,
                               own, &in))
@@ -283,7 +324,7 @@ static void norm_gated_run(struct device *d, uint32_t me, uint32_t count, const 
 int cpu_op_norm_gated(struct device *d, const struct op_norm_gated *op)
 {
     int rc = reserved_for(d, op->x.rows, op->x.cols);
-    return rc ? rc : cpu_enqueue(d, norm_gated_run, op, sizeof *op);
+    return enqueue(d, rc, norm_gated_run, "norm_gated_run", norm_gated_reads, op, sizeof *op);
 }
 
 static void embed_run(struct device *d, uint32_t me, uint32_t count, const void *arg)

@@ -7,6 +7,8 @@
 
 #include "tensor/kv_codec.h"
 
+enum { FETCH_ROWS = 8, FETCH_LINES = 32 }; /* with few rows there is time to ask for what a later record reads */
+
 static float *row_of(const struct tensor *t, uint32_t row)
 {
     return (float *)t->data + (size_t)row * t->stride;
@@ -126,6 +128,8 @@ static void run_attn_prepare(struct device *d, uint32_t me, uint32_t count, cons
                     .k_norm = op->k_norm, .table = &op->table, .eps = op->eps, .adjacent = op->pairing == ROPE_ADJACENT};
     uint32_t q_pieces = op->q.rows * op->n_heads, from, to;
     uint32_t kv_pieces = rows_of(op->spans, op->span_count) * parts_of(op->layer);
+    if (op->q.rows <= FETCH_ROWS)
+        cpu_fetch_ahead(d, me, FETCH_LINES);
     cpu_split(q_pieces, 1, me, count, &from, &to);
     for (uint32_t i = from; i < to; i++) {
         float *x = row_of(&op->q, i / op->n_heads) + (size_t)(i % op->n_heads) * op->head_dim;

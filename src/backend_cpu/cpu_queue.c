@@ -18,7 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SPIN_STEP = 32 };
+enum { SPIN_STEP = 32, FETCH_LINES = 4 };
 
 static _Atomic uint32_t workers_alive; /* of all devices of this process */
 static _Atomic uint32_t spinning;      /* of those whose device leaves CPUs */
@@ -90,12 +90,49 @@ static void complete(struct cpu_queue *q, uint64_t count)
     thread_futex_wake(&q->completed_word, INT_MAX);
 }
 
-/* All workers meet; the last one completes the record first when `end` is set. */
-static void meet(struct device *d, const uint64_t *end)
+/* ---- reading ahead ---- */
+
+/* The next piece of what this worker will read: of the record it had begun with, or of the first one ahead that reads anything. */
+static bool fetch_next(struct device *d, struct cpu_worker *w)
+{
+    struct cpu_fetch *f = &w->fetch;
+    uint64_t published = atomic_load_explicit(&d->queue.published, memory_order_acquire), k = f->record;
+    if (k <= w->at) {
+        for (k = w->at + 1; k < published && k <= w->at + CPU_FETCH_RECORDS && !d->queue.ring[k % CPU_RING].reads;)
+            k++;
+        if (k >= published || k > w->at + CPU_FETCH_RECORDS)
+            return false;
+        *f = (struct cpu_fetch){.record = k, .room = CPU_FETCH_BYTES};
+    }
+    const struct cpu_record *r = d->queue.ring + k % CPU_RING;
+    return f->room && r->reads(r->op, w->me, d->n_threads, f->pieces++, &f->at, &f->left);
+}
+
+bool cpu_fetch_ahead(struct device *d, uint32_t me, uint32_t lines)
+{
+    struct cpu_worker *w = d->workers + me;
+    struct cpu_fetch *f = &w->fetch;
+    if ((f->record <= w->at || !f->left) && !fetch_next(d, w))
+        return false;
+    size_t bytes = 64 * (size_t)lines;
+    bytes = bytes < f->left ? bytes : f->left;
+    bytes = bytes < f->room ? bytes : f->room;
+    for (size_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(f->at + i, 0, 2);
+    f->at += bytes;
+    f->left -= bytes;
+    f->room -= bytes;
+    return f->room > 0;
+}
+
+/* All workers meet; the last one completes the record first when `end` is set.  Who waits at a record's end reads ahead. */
+static void meet(struct device *d, uint32_t me, const uint64_t *end)
 {
     struct cpu_meet *m = &d->queue.meet;
     uint32_t generation = atomic_load_explicit(&m->generation, memory_order_relaxed);
     if (atomic_fetch_add_explicit(&m->arrived, 1, memory_order_acq_rel) + 1 < d->n_threads) {
+        while (end && atomic_load_explicit(&m->generation, memory_order_acquire) == generation && cpu_fetch_ahead(d, me, FETCH_LINES)) {
+        }
         wait_change(&d->queue, &m->generation, generation, &m->sleepers);
         return;
     }
@@ -107,9 +144,8 @@ static void meet(struct device *d, const uint64_t *end)
 
 void cpu_barrier(struct device *d, uint32_t me)
 {
-    (void)me;
     if (d->n_threads > 1)
-        meet(d, NULL);
+        meet(d, me, NULL);
 }
 
 /* ---- workers ---- */
@@ -163,10 +199,11 @@ static void *worker_main(void *arg)
         uint64_t end = at + 1;
         struct cpu_profile *p = w->me == 0 ? d->profile : NULL;
         int64_t started = p ? thread_now_ns() : 0;
+        w->at = at;
         if (r->run)
             r->run(d, w->me, d->n_threads, r->op);
         int64_t ran = p ? thread_now_ns() : 0;
-        meet(d, &end); /* marks too: a record's place is used again once it is completed, so all must have read it */
+        meet(d, w->me, &end); /* marks too: a record's place is used again once it is completed, so all must have read it */
         if (p)
             left = profile_add(p, what, left, started, ran);
     }
@@ -251,11 +288,17 @@ int cpu_enqueue_named(struct device *d, cpu_run run, const char *name, const voi
     }
     struct cpu_record *r = q->ring + q->head % CPU_RING;
     r->run = run;
+    r->reads = NULL;
     r->name = name;
     if (op_bytes)
         memcpy(r->op, op, op_bytes);
     q->head++;
     return 0;
+}
+
+void cpu_enqueued_reads(struct device *d, cpu_reads reads)
+{
+    d->queue.ring[(d->queue.head - 1) % CPU_RING].reads = reads;
 }
 
 void cpu_fail(struct device *d, int code, const char *text)

@@ -24,7 +24,7 @@ struct device_config {
     uint32_t n_threads;      /* 0 = physical cores */
     const char *level;       /* CPU level cap ("ref", "avx2", ...); NULL = best */
     bool pin;                /* pin workers */
-    uint32_t spin_us;        /* how long idle workers spin before they sleep; 0 = 60 */
+    uint32_t spin_us;        /* how long idle workers spin before they sleep; 0 = 200 */
     uint32_t cpus_left;      /* CPUs that spinning workers leave to others; 0 = none */
     uint32_t index;          /* which device of the backend */
     struct device_group group; /* no backend has a group of more than one yet: device_group_check refuses it by name */

@@ -26,7 +26,7 @@ static void deal_run(struct device *d, uint32_t me, uint32_t count, const void *
     struct cpu_take take, first;
     if (me == op->late)
         nanosleep(&(struct timespec){0, 300000}, NULL);
-    bool some = cpu_deal_first(op->lots, op->n, me, count, &first), began = false;
+    bool some = cpu_deal_own(op->lots, op->n, me, count, 0, &first), began = false;
     cpu_deal_start(&deal, d, op->lots, op->n, op->most, me, count);
     while (cpu_deal_next(&deal, &take)) {
         takes++;
@@ -83,6 +83,29 @@ static void test_every_item_once(void **state)
     }
 }
 
+/* The runs of all workers, stretch by stretch, are all items. */
+static void test_runs_cover(void **state)
+{
+    (void)state;
+    uint32_t seed = 3;
+    for (uint32_t r = 0; r < 2000; r++) {
+        struct cpu_lot lots[LOTS];
+        struct cpu_take own;
+        uint32_t n = 1 + r % LOTS, count = 1 + r % 9, all = 0, sum = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            seed = seed * 1664525 + 1013904223;
+            lots[i] = (struct cpu_lot){(seed >> 8) % 30, 1 + (seed >> 20) % 700};
+            all += lots[i].items;
+        }
+        memset(taken, 0, sizeof taken);
+        for (uint32_t me = 0; me < count; me++)
+            for (uint32_t i = 0; cpu_deal_own(lots, n, me, count, i, &own); i++)
+                for (uint32_t k = own.from; k < own.to; k++, sum++)
+                    assert_int_equal(taken[own.lot][k]++, 0);
+        assert_int_equal(sum, all);
+    }
+}
+
 /* More rounds than a round has numbers. */
 static void test_rounds_wrap(void **state)
 {
@@ -105,6 +128,7 @@ static void test_rounds_wrap(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_item_once), cmocka_unit_test(test_rounds_wrap)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_item_once), cmocka_unit_test(test_runs_cover),
+                                       cmocka_unit_test(test_rounds_wrap)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
