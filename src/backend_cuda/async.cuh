@@ -76,6 +76,25 @@ static __device__ __forceinline__ void bulk_copy_all(uint32_t to, const void *fr
                  "r"(bytes), "r"(bar), "h"(blocks)
                  : "memory");
 }
+/* 16 bytes by a thread, without a register; `there` false: zeros, and nothing is read. */
+static __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool there)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+static __device__ __forceinline__ void copies_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/* An arrival once all copies of this thread so far are there; what wgmma reads of them is read behind product_fence. */
+static __device__ __forceinline__ void copies_arrive(uint32_t bar)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
+}
+/* What threads wrote to shared memory before is what wgmma and bulk copies find. */
+static __device__ __forceinline__ void product_fence(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 static __device__ __forceinline__ void some_sync(uint32_t id, uint32_t threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

@@ -31,8 +31,17 @@ static struct cuda_p_kv_write write_params(struct device *d, const struct kv_lay
     return p;
 }
 
+static bool no_codes(enum kv_format f)
+{
+    return f == KV_F32 || f == KV_F16 || f == KV_BF16;
+}
+
 int cuda_kv_write_launch(struct device *d, const struct cuda_p_kv_write *p)
 {
+    uint32_t heads = p->q_heads + (p->latent ? 1 : 2) * p->heads, most = p->d_k > p->d_v ? p->d_k : p->d_v;
+    if (p->rows >= CUDA_KV_MANY_ROWS && most <= CUDA_KV_MANY_HEAD && no_codes(p->pk.format) && no_codes(p->pv.format))
+        return cuda_launch(d, cuda_kernels_pages[CUDA_K_KV_WRITE_MANY], (p->rows + CUDA_KV_MANY_ROWS - 1) / CUDA_KV_MANY_ROWS, heads, 1,
+                           32 * CUDA_KV_MANY_WARPS, CUDA_KV_MANY_ROWS * (most + 1) * sizeof(float), p, sizeof *p);
     uint32_t vectors = p->rows * (p->q_heads + 2 * p->heads);
     return cuda_launch(d, cuda_kernels_pages[CUDA_K_KV_WRITE], (vectors + WRITE_WARPS - 1) / WRITE_WARPS, 1, 1, 32 * WRITE_WARPS, 0, p,
                        sizeof *p);
@@ -152,7 +161,7 @@ static int tall_attention(struct device *d, struct cuda_p_attention *p, const st
     if (rc)
         return rc;
     if (kernel)
-        return cuda_launch(d, kernel, d->workers, 1, 1, CUDA_ATTEND_TALL_THREADS, smem, p, sizeof *p);
+        return cuda_launch(d, kernel, d->workers, 1, 1, wide ? CUDA_ATTEND_WIDE_THREADS : CUDA_ATTEND_TALL_THREADS, smem, p, sizeof *p);
     return cuda_launch(d, cuda_kernels_attention[CUDA_K_ATTENTION_TALL], d->workers, 1, 1, 512, cuda_attention_smem(l->d_k, l->d_v, true), p, sizeof *p);
 }
 

@@ -1,30 +1,17 @@
 /* backend_cuda/k_attend_tall.cu - attention of many rows over F16 pages: the sums of k_attention.cu, whose comment says what tiles, blocks and quarters are.
  *
  * A block of threads has a tile of 128 vectors, a warp 16 of them.  A KV block's largest scores have to be known before its first weight, and the scores of
- * 256 positions do not fit in registers: they are computed twice, a quarter at a time.  K of the next KV block comes meanwhile, V behind the fold.  No soft cap.  Quarters that no row of a warp sees are not multiplied:
- * their sums are 0. */
+ * 256 positions do not fit in registers: they are computed twice, a quarter at a time.  K of the next KV block comes meanwhile, V behind the fold.  No soft
+ * cap.  Quarters that no row of a warp sees are not multiplied: their sums are 0. */
 #include "backend_cuda/attend.cuh"
 #include "backend_cuda/async.cuh"
 
 enum { THREADS = 256, VECTORS = 128 };
 
-static __device__ __forceinline__ void copy16(const void *to, const void *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_at(to)), "l"(from) : "memory");
-}
-static __device__ __forceinline__ void commit(void)
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
+/* All copies of a thread but those of its last group are there. */
 static __device__ __forceinline__ void arrived_but_one(void)
 {
     asm volatile("cp.async.wait_group 1;" ::: "memory");
-}
-static __device__ __forceinline__ float larger(float a, float b) /* NaN is the largest */
-{
-    float y;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
-    return y;
 }
 
 template <int D> struct tall_form {
@@ -37,10 +24,8 @@ template <int D> struct attend_tall {
     __half *keys, *values, *queries; /* twice [element][position], [position][element], [vector][element]; pieces of 8 turned by the row */
     float *factors;                  /* of the vectors' scores */
     uint32_t lane, warp;
-    cuda_tile t;
-    kv_span span;
-    uint32_t kv_head;
-    int pos[2], most, low, high;     /* of the lane's rows; the tile's last, the warp's first and last position */
+    attend_item it;
+    int pos[2], low, high;           /* of the lane's rows; the warp's first and last position */
     float factor[2], m[2], l[2];
     float total[8 * HALVES][4];
     __device__ attend_tall(const cuda_p_attention &param, unsigned char *shared) : p(param)
@@ -53,20 +38,16 @@ template <int D> struct attend_tall {
         lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     }
     __device__ __half *keys_of(uint32_t block) const { return keys + block % 2 * (D * KV_BLOCK); }
-    __device__ uint32_t group() const { return p.heads / p.kv_heads; }
-    __device__ int pos_of(uint32_t v) const { return (int)(span.pos_first + (t.first + v) / group()); }
-    __device__ int least_of(int at) const { return p.window && at + 1 > (int)p.window ? at + 1 - (int)p.window : 0; }
 
     __device__ void take(const cuda_tile &tile, uint32_t head)
     {
-        t = tile, kv_head = head, span = p.spans[t.span];
-        uint32_t g = lane >> 2, last = t.count - 1;
-        most = pos_of(last);
-        low = pos_of(min(warp * 16, last)), high = warp * 16 < t.count ? pos_of(min(warp * 16 + 15, last)) : -1;
+        it.take(p, tile, head);
+        uint32_t g = lane >> 2, count = it.t.count, last = count - 1;
+        low = it.pos_of(min(warp * 16, last)), high = warp * 16 < count ? it.pos_of(min(warp * 16 + 15, last)) : -1;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             uint32_t v = warp * 16 + g + 8 * r;
-            pos[r] = v < t.count ? pos_of(v) : -1;
+            pos[r] = v < count ? it.pos_of(v) : -1;
             m[r] = -DEV_INF, l[r] = 0;
         }
 #pragma unroll
@@ -74,71 +55,42 @@ template <int D> struct attend_tall {
             total[n][0] = total[n][1] = total[n][2] = total[n][3] = 0;
     }
 
-    /* A power of two apart, to f16; a warp its own 16. */
     __device__ void query()
     {
-        enum { AT_ONCE = 8 };
-        for (uint32_t from = warp * 16; from < warp * 16 + 16; from += AT_ONCE) {
-            float2 x[AT_ONCE][HALVES];
-#pragma unroll
-            for (uint32_t i = 0; i < AT_ONCE; i++)
-#pragma unroll
-                for (int h = 0; h < HALVES; h++) {
-                    uint32_t v = t.first + min(from + i, t.count - 1), row = span.row_first + v / group(), head = kv_head * group() + v % group();
-                    const float *from = p.q + (size_t)row * p.q_stride + (size_t)head * D + 64 * h + 2 * lane;
-                    x[i][h] = make_float2(__ldcg(from), __ldcg(from + 1));
-                }
-#pragma unroll
-            for (uint32_t i = 0; i < AT_ONCE; i++) {
-                uint32_t top = 0;
-#pragma unroll
-                for (int h = 0; h < HALVES; h++)
-                    top = max(top, max(__float_as_uint(x[i][h].x) & 0x7fffffffu, __float_as_uint(x[i][h].y) & 0x7fffffffu));
-                float inverse, up = dev_row_factor(__uint_as_float(__reduce_max_sync(0xffffffffu, top)), &inverse);
-#pragma unroll
-                for (int h = 0; h < HALVES; h++)
-                    *(__half2 *)(queries + (from + i) * D + ((8 * h + lane / 4) ^ (i & 7)) * 8 + lane % 4 * 2) = __floats2half2_rn(x[i][h].x * up, x[i][h].y * up);
-                if (lane == 0)
-                    factors[from + i] = inverse * p.scale;
-            }
-        }
-        __syncwarp();
+        attend_queries<D, 8>(p, it, warp * 16, lane, factors, [&](uint32_t v, int h, __half2 two) {
+            *(__half2 *)(queries + v * D + ((8 * h + lane / 4) ^ (v & 7)) * 8 + lane % 4 * 2) = two;
+        });
         factor[0] = factors[warp * 16 + (lane >> 2)], factor[1] = factors[warp * 16 + (lane >> 2) + 8];
     }
 
     /* A warp fetches one page of the KV block; what the tile does not see is 0 in V. */
     __device__ void fetch(uint32_t block, bool key)
     {
-        int start = (int)(block * KV_BLOCK + warp * KV_PAGE), least = least_of((int)(span.pos_first + t.first / group()));
-        const unsigned char *page = NULL;
-        if (start <= most && start + KV_PAGE > least)
-            page = p.pages[p.tables[span.table_first + start / KV_PAGE]] + p.offset + (size_t)kv_head * p.head_bytes + (key ? 0 : p.k_bytes);
+        int start = (int)(block * KV_BLOCK + warp * KV_PAGE);
+        const unsigned char *page = it.page(p, start);
         if (key && page) {
 #pragma unroll 8
             for (uint32_t i = lane; i < D * 4; i += 32) {
                 uint32_t e = i / 4, piece = warp * 4 + i % 4;
-                copy16(keys_of(block) + e * KV_BLOCK + (piece ^ (e & 7)) * 8, (const uint4 *)page + i);
+                copy16(shared_at(keys_of(block) + e * KV_BLOCK + (piece ^ (e & 7)) * 8), page + i * 16, true);
             }
         }
         if (!key) {
-            bool whole = page && start >= least && start + KV_PAGE - 1 <= most;
 #pragma unroll 8
             for (uint32_t i = lane; i < KV_PAGE * (D / 8); i += 32) {
                 uint32_t slot = i / (D / 8), piece = i % (D / 8);
-                __half *at = values + (warp * KV_PAGE + slot) * D + (piece ^ (slot & 7)) * 8;
-                if (whole || (page && start + (int)slot >= least && start + (int)slot <= most))
-                    copy16(at, (const uint4 *)page + i);
-                else
-                    *(uint4 *)at = make_uint4(0, 0, 0, 0);
+                bool there = page && start + (int)slot >= it.least && start + (int)slot <= it.most;
+                copy16(shared_at(values + (warp * KV_PAGE + slot) * D + (piece ^ (slot & 7)) * 8), there ? page + p.k_bytes + i * 16 : (const unsigned char *)p.q,
+                       there);
             }
         }
-        commit();
+        copies_commit();
     }
 
     __device__ __forceinline__ bool sees(uint32_t block, int quarter) const /* a row of the warp sees one of its positions */
     {
         int start = (int)(block * KV_BLOCK) + quarter * QUARTER;
-        return start <= high && start + QUARTER > least_of(low);
+        return start <= high && start + QUARTER > it.least_of(low);
     }
 
     /* Scores in base 2 of a quarter: 16 vectors by 64 positions; what a row does not see is -inf. */
@@ -146,7 +98,7 @@ template <int D> struct attend_tall {
     {
         const __half *q = queries + (warp * 16 + lane % 16) * D, *k = keys_of(block);
         int from = (int)(block * KV_BLOCK) + quarter * QUARTER;
-        bool whole = from + QUARTER - 1 <= low && least_of(high) <= from;
+        bool whole = from + QUARTER - 1 <= low && it.least_of(high) <= from;
 #pragma unroll
         for (int n = 0; n < 8; n++)
             s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
@@ -167,7 +119,7 @@ template <int D> struct attend_tall {
             for (int i = 0; i < 4; i++) {
                 int at = from + 2 * (int)(lane & 3) + 8 * n + (i & 1);
                 float x = (s[n][i] * factor[i >> 1]) * DEV_LOG2E;
-                s[n][i] = whole || (at <= pos[i >> 1] && at >= least_of(pos[i >> 1])) ? x : -DEV_INF;
+                s[n][i] = whole || (at <= pos[i >> 1] && at >= it.least_of(pos[i >> 1])) ? x : -DEV_INF;
             }
     }
 
@@ -283,7 +235,7 @@ template <int D> struct attend_tall {
         if (more)
             fetch(block + 1, true);
         else
-            commit();
+            copies_commit();
         if (mine)
             largest(block, top);
         arrived_but_one();
@@ -294,18 +246,18 @@ template <int D> struct attend_tall {
         if (more)
             fetch(block + 1, false);
         else
-            commit();
+            copies_commit();
     }
 
     __device__ void finish()
     {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            uint32_t v = warp * 16 + (lane >> 2) + 8 * r, head = kv_head * group() + (t.first + v) % group();
-            if (v >= t.count)
+            uint32_t v = warp * 16 + (lane >> 2) + 8 * r, head = it.head_of(v);
+            if (v >= it.t.count)
                 continue;
             float by = share(p, head, m[r], l[r]);
-            float *y = p.y + (size_t)(span.row_first + (t.first + v) / group()) * p.y_stride + (size_t)head * D + 2 * (lane & 3);
+            float *y = p.y + (size_t)it.row_of(v) * p.y_stride + (size_t)head * D + 2 * (lane & 3);
 #pragma unroll
             for (int n = 0; n < 8 * HALVES; n++)
                 y[8 * n] = total[n][2 * r] * by, y[8 * n + 1] = total[n][2 * r + 1] * by;
@@ -322,11 +274,11 @@ template <int D> static __global__ void __launch_bounds__(THREADS, 1) attend_man
     for (uint32_t i = blockIdx.x; i < items; i += gridDim.x) {
         uint32_t x = items - 1 - i; /* the longest ones first */
         a.take(p.tiles->tiles[x / p.kv_heads], x % p.kv_heads);
-        a.fetch(a.t.block_first, true);
-        a.fetch(a.t.block_first, false);
+        a.fetch(a.it.t.block_first, true);
+        a.fetch(a.it.t.block_first, false);
         a.query();
-        for (uint32_t b = 0; b < a.t.block_count; b++)
-            a.one_block(a.t.block_first + b, b + 1 < a.t.block_count);
+        for (uint32_t b = 0; b < a.it.t.block_count; b++)
+            a.one_block(a.it.t.block_first + b, b + 1 < a.it.t.block_count);
         a.finish();
     }
 }

@@ -1,7 +1,8 @@
 /* backend_cuda/k_pages.cu - K and V into pages: head vectors to codes, the bytes of tensor/kv_codec.c, whose orders these are.
  *
  * A warp has a head vector, in shared memory; a lane has a group of it.  kv_write stores rows of a step (attn_prepare: normed and turned by rope
- * first), kv_convert what pages hold as another layer stores it. */
+ * first), kv_write_many those of prompts where pages have no codes: 32 rows of a head together, for in K rows are neighbours.  kv_convert stores what pages
+ * hold as another layer does. */
 #define KV_TABLE [[maybe_unused]] static __device__ const
 #include "tensor/kv_tables.h"
 
@@ -115,18 +116,20 @@ static __device__ void pages_put(unsigned char *plane, const cuda_plane &p, uint
     }
 }
 
+static __device__ __forceinline__ void pages_put_float(unsigned char *plane, uint32_t format, size_t at, float x)
+{
+    uint32_t u = __float_as_uint(x);
+    if (format == KV_F32)
+        ((float *)plane)[at] = x;
+    else if (format == KV_F16)
+        ((__half *)plane)[at] = __float2half_rn(x);
+    else
+        ((uint16_t *)plane)[at] = (uint16_t)(x != x ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
 static __device__ void pages_store_float(unsigned char *plane, uint32_t format, uint32_t d, uint32_t slot, bool key, const float *x, uint32_t lane)
 {
-    for (uint32_t e = lane; e < d; e += 32) {
-        size_t at = key ? (size_t)e * KV_PAGE + slot : (size_t)slot * d + e;
-        uint32_t u = __float_as_uint(x[e]);
-        if (format == KV_F32)
-            ((float *)plane)[at] = x[e];
-        else if (format == KV_F16)
-            ((__half *)plane)[at] = __float2half_rn(x[e]);
-        else
-            ((uint16_t *)plane)[at] = (uint16_t)(x[e] != x[e] ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16);
-    }
+    for (uint32_t e = lane; e < d; e += 32)
+        pages_put_float(plane, format, key ? (size_t)e * KV_PAGE + slot : (size_t)slot * d + e, x[e]);
 }
 
 /* One head vector of one position, by one warp. */
@@ -172,44 +175,116 @@ static __device__ uint32_t pages_span(const kv_span *spans, uint32_t count, uint
     return span;
 }
 
-/* A warp a head vector: of q (attn_prepare only), k, v.  Norm, rope, then K and V into the page. */
+/* Where the pages' planes of a row of span `s` are, and its slot there; NULL: its page is not there. */
+static __device__ __forceinline__ unsigned char *pages_place(const cuda_p_kv_write &p, const kv_span &s, uint32_t row, uint32_t *slot)
+{
+    uint32_t position = s.pos_first + row - s.row_first;
+    unsigned char *page = p.pages[p.tables[s.table_first + position / KV_PAGE]];
+    if (!page)
+        *p.failed = 1;
+    *slot = position % KV_PAGE;
+    return page ? page + p.offset : NULL;
+}
+
+/* The head vector number `which` of a row: of q (attn_prepare only), k, v. */
+struct head_vector {
+    float *at;
+    const float *norm;
+    uint32_t d, stride, head;
+    bool query, key;
+    __device__ __forceinline__ head_vector(const cuda_p_kv_write &p, uint32_t which)
+    {
+        head = which < p.q_heads ? which : (which - p.q_heads) % p.heads;
+        query = which < p.q_heads, key = !query && which < p.q_heads + p.heads;
+        d = query || key ? p.d_k : p.d_v;
+        norm = query ? p.q_norm : key ? p.k_norm : NULL;
+        at = query ? p.q : key ? p.k : p.v;
+        stride = query ? p.q_stride : key ? p.k_stride : p.v_stride;
+        at += (size_t)head * d;
+    }
+    __device__ __forceinline__ bool changed(const cuda_p_kv_write &p) const { return (norm || p.rope) && (query || key); }
+    __device__ __forceinline__ size_t plane(const cuda_p_kv_write &p) const { return (size_t)head * p.head_bytes + (key ? 0 : p.k_bytes); }
+    /* Norm and rope of it in shared memory, then back to where it came from. */
+    __device__ __forceinline__ void prepare(const cuda_p_kv_write &p, uint32_t row, float *x, uint32_t lane) const
+    {
+        if (!changed(p))
+            return;
+        if (norm)
+            pages_norm(x, norm, d, p.eps, lane);
+        if (p.rope)
+            pages_rope(x, p.rope + (size_t)row * p.rope_stride, p.rope_pairs, p.adjacent, lane);
+        for (uint32_t e = lane; e < d; e += 32)
+            at[(size_t)row * stride + e] = x[e];
+    }
+};
+
+/* A warp a head vector: norm, rope, then K and V into the page. */
 static __global__ void __launch_bounds__(32 * PAGES_WARPS) kv_write(const __grid_constant__ cuda_p_kv_write p)
 {
     dev_begin();
     __shared__ float vectors[PAGES_WARPS][PAGES_HEAD_MAX];
     __shared__ uint8_t codes[PAGES_WARPS][PAGES_HEAD_MAX];
-    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, i = blockIdx.x * PAGES_WARPS + warp;
-    uint32_t per = p.q_heads + 2 * p.heads, row = i / per, which = i % per, head = which < p.q_heads ? which : (which - p.q_heads) % p.heads;
-    bool query = which < p.q_heads, key = !query && which < p.q_heads + p.heads;
-    if (row >= p.rows || (!query && !key && p.latent))
+    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, i = blockIdx.x * PAGES_WARPS + warp, slot;
+    uint32_t per = p.q_heads + 2 * p.heads, row = i / per;
+    const head_vector v(p, i % per);
+    if (row >= p.rows || (!v.query && !v.key && p.latent))
         return;
-    uint32_t d = query || key ? p.d_k : p.d_v;
-    float *x = vectors[warp], *from = query ? p.q + (size_t)row * p.q_stride : key ? p.k + (size_t)row * p.k_stride : p.v + (size_t)row * p.v_stride;
-    const float *norm = query ? p.q_norm : key ? p.k_norm : NULL;
-    from += (size_t)head * d;
-    for (uint32_t e = lane; e < d; e += 32)
-        x[e] = from[e];
+    float *x = vectors[warp];
+    for (uint32_t e = lane; e < v.d; e += 32)
+        x[e] = v.at[(size_t)row * v.stride + e];
     __syncwarp();
-    if (norm)
-        pages_norm(x, norm, d, p.eps, lane);
-    if (p.rope && (query || key))
-        pages_rope(x, p.rope + (size_t)row * p.rope_stride, p.rope_pairs, p.adjacent, lane);
-    for (uint32_t e = lane; (norm || p.rope) && (query || key) && e < d; e += 32)
-        from[e] = x[e];
-    if (query)
-        return;
-    uint32_t span = pages_span(p.spans, p.span_count, row, lane);
-    if (span == 0xffffffffu)
-        return;
-    kv_span s = p.spans[span];
-    uint32_t position = s.pos_first + row - s.row_first;
-    unsigned char *page = p.pages[p.tables[s.table_first + position / KV_PAGE]];
-    if (!page) {
-        *p.failed = 1;
-        return;
+    v.prepare(p, row, x, lane);
+    uint32_t span = v.query ? 0xffffffffu : pages_span(p.spans, p.span_count, row, lane);
+    unsigned char *page = span == 0xffffffffu ? NULL : pages_place(p, p.spans[span], row, &slot);
+    if (page)
+        pages_store(page + v.plane(p), v.key ? p.pk : p.pv, v.d, slot, v.key, x, codes[warp], lane);
+}
+
+/* A block 32 rows of one head, a warp four of them; then, of K, a warp an element of all. */
+static __global__ void __launch_bounds__(32 * CUDA_KV_MANY_WARPS) kv_write_many(const __grid_constant__ cuda_p_kv_write p)
+{
+    dev_begin();
+    enum { WARPS = CUDA_KV_MANY_WARPS, ROWS = CUDA_KV_MANY_ROWS, EACH = ROWS / WARPS };
+    extern __shared__ float many[]; /* [ROWS][d + 1] */
+    __shared__ unsigned char *pages[ROWS];
+    __shared__ uint32_t slots[ROWS];
+    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, row0 = blockIdx.x * ROWS + warp * EACH;
+    const head_vector v(p, blockIdx.y);
+    float *x = many + warp * EACH * (v.d + 1);
+#pragma unroll 4
+    for (uint32_t e = lane; e < v.d; e += 32)
+#pragma unroll
+        for (uint32_t i = 0; i < EACH; i++)
+            if (row0 + i < p.rows)
+                asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((uint32_t)__cvta_generic_to_shared(x + i * (v.d + 1) + e)),
+                             "l"(v.at + (size_t)(row0 + i) * v.stride + e)
+                             : "memory");
+    kv_span mine = {0, 0, 0, 0}, s = mine; /* of row `lane` of the warp's; of the one looked at: most often all are of one span */
+    for (uint32_t i = 0; !v.query && i < EACH && row0 + i < p.rows; i++) {
+        if (row0 + i - s.row_first >= s.row_count) {
+            uint32_t span = pages_span(p.spans, p.span_count, row0 + i, lane);
+            s = span == 0xffffffffu ? kv_span{0, 0, 0, 0} : p.spans[span];
+        }
+        mine = lane == i ? s : mine;
     }
-    pages_store(page + p.offset + (size_t)head * p.head_bytes + (key ? 0 : p.k_bytes), key ? p.pk : p.pv, d, position % KV_PAGE, key, x,
-                codes[warp], lane);
+    if (lane < EACH) {
+        uint32_t slot = 0;
+        pages[warp * EACH + lane] = mine.row_count ? pages_place(p, mine, row0 + lane, &slot) : NULL;
+        slots[warp * EACH + lane] = slot;
+    }
+    pages_arrived();
+    __syncwarp();
+    for (uint32_t i = 0; i < EACH && row0 + i < p.rows; i++) {
+        v.prepare(p, row0 + i, x + i * (v.d + 1), lane);
+        if (!v.query && !v.key && pages[warp * EACH + i])
+            pages_store_float(pages[warp * EACH + i] + v.plane(p), p.pv.format, v.d, slots[warp * EACH + i], false, x + i * (v.d + 1), lane);
+    }
+    if (!v.key)
+        return;
+    __syncthreads();
+    unsigned char *page = pages[lane];
+    for (uint32_t e = warp; page && e < v.d; e += WARPS)
+        pages_put_float(page + v.plane(p), p.pk.format, (size_t)e * KV_PAGE + slots[lane], many[lane * (v.d + 1) + e]);
 }
 
 /* A warp a head vector of a slot: decoded, turned back, stored anew. */
@@ -240,4 +315,4 @@ static __global__ void __launch_bounds__(32 * PAGES_WARPS) kv_convert(const __gr
     pages_store(to + p.to.offset + (size_t)head * p.to.head_bytes + (key ? 0 : p.to.k_bytes), key ? p.to.k : p.to.v, d, slot, key, x, codes[warp], lane);
 }
 
-extern "C" const void *const cuda_kernels_pages[CUDA_K_PAGES_COUNT] = {(const void *)kv_write, (const void *)kv_convert};
+extern "C" const void *const cuda_kernels_pages[CUDA_K_PAGES_COUNT] = {(const void *)kv_write, (const void *)kv_write_many, (const void *)kv_convert};

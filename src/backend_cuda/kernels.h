@@ -210,7 +210,8 @@ extern const void *const cuda_kernels_few[CUDA_KIND_COUNT][CUDA_FEW_WIDTHS]; /* 
 uint32_t cuda_few_stages(enum cuda_kind kind, uint32_t units, uint32_t rows, uint32_t pair, uint32_t *smem); /* 0: not for these */
 extern const void *const cuda_kernel_pack;
 enum { CUDA_PACK_THREADS = 512 };
-enum cuda_pages_kernel { CUDA_K_KV_WRITE, CUDA_K_KV_CONVERT, CUDA_K_PAGES_COUNT };
+enum cuda_pages_kernel { CUDA_K_KV_WRITE, CUDA_K_KV_WRITE_MANY, CUDA_K_KV_CONVERT, CUDA_K_PAGES_COUNT };
+enum { CUDA_KV_MANY_ROWS = 32, CUDA_KV_MANY_WARPS = 8, CUDA_KV_MANY_HEAD = 256 }; /* rows of a block; elements of a head at most */
 extern const void *const cuda_kernels_pages[CUDA_K_PAGES_COUNT];
 enum cuda_state_kernel { CUDA_K_CONV_PRODUCT, CUDA_K_CONV_TAIL, CUDA_K_CONV, CUDA_K_DELTA_CONV, CUDA_K_DELTA, CUDA_K_STATE_COUNT };
 extern const void *const cuda_kernels_state[CUDA_K_STATE_COUNT];

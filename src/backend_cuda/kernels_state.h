@@ -90,6 +90,7 @@ const void *cuda_kernel_attend_tall(uint32_t d_k, uint32_t d_v); /* many rows; N
 enum { CUDA_ATTEND_TALL_THREADS = 256, CUDA_ATTEND_TALL_VECTORS = 128 };
 uint32_t cuda_attend_tall_smem(uint32_t d);
 const void *cuda_kernel_attend_wide(uint32_t d); /* the same on Hopper, for keys and values of d elements; NULL: not for these */
+enum { CUDA_ATTEND_WIDE_THREADS = 384 };
 uint32_t cuda_attend_wide_smem(uint32_t d);
 
 struct cuda_p_state { /* short_conv, delta_net and mamba, all passes */
