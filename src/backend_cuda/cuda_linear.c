@@ -73,9 +73,9 @@ static int row_launch(struct device *d, enum cuda_kind kind, struct cuda_p_linea
 static int tall_launch(struct device *d, enum cuda_kind kind, const struct cuda_p_linear *p)
 {
     const struct cuda_tall *k = &cuda_kernels_tall[kind];
-    uint32_t cluster = k->cx * k->cw, groups = blocks(blocks(p->tiles, CUDA_TALL_WIDE / CUDA_TILE), k->cx);
-    uint64_t all = (uint64_t)groups * blocks(blocks(p->rows, CUDA_TALL_ROWS), k->cw), most = d->workers / cluster;
-    return cuda_launch(d, k->kernel, (uint32_t)(all < most ? all : most) * cluster, 1, 1, CUDA_TALL_THREADS, k->smem, p, sizeof *p);
+    uint32_t groups = blocks(p->tiles, CUDA_TALL_CLUSTER * CUDA_TALL_WIDE / CUDA_TILE);
+    uint64_t all = (uint64_t)groups * blocks(p->rows, CUDA_TALL_ROWS), most = d->workers / CUDA_TALL_CLUSTER;
+    return cuda_launch(d, k->kernel, (uint32_t)(all < most ? all : most) * CUDA_TALL_CLUSTER, 1, 1, CUDA_TALL_THREADS, k->smem, p, sizeof *p);
 }
 
 static int few_launch(struct device *d, enum cuda_kind kind, struct cuda_p_linear *p, uint32_t smem)

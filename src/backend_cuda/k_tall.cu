@@ -6,21 +6,24 @@
  *   two warpgroups multiply 64 weight rows each by 128 rows of x: operands of a unit are made while the products of the one before it run
  *   one warpgroup writes the sums that these leave in shared memory (gates, biases, what is added), while they are at the next tile
  *   of the last one, a warp fetches x and one the packed weights, by bulk copies
- * For a pair the first warpgroup has the gate, the second the same rows of up.  Blocks of a cluster share: CX of them have other weights and the same rows, CW
- * of them the same weights and other rows; each fetches its part of what is shared, for all.  Blocks stay and take tile after tile: 16 blocks of rows, then the
- * next weights, so both are found in L2.  Unused registers go to those that multiply.  The loop is short on purpose: what a warp does between its products
- * decides the speed, and the compiler would make out addresses and ring places again for each unit. */
+ * A piece of weights is given back once products that read it are under way: only then are its operands in registers.
+ * For a pair the first warpgroup has the gate, the second the same rows of up.  The two blocks of a cluster have other weights and the same rows of x: each fetches
+ * half of these, for both.  Blocks stay and take tile after tile: 16 blocks of rows, then the next weights, so both are found in L2.  Unused registers go to those
+ * that multiply.  The last tile of a block is written by all three.  The loop is short on purpose: what a warp does between its products decides the speed, and the compiler would make out addresses and
+ * ring places again for each unit. */
 #include "backend_cuda/async.cuh"
 #include "backend_cuda/weight_layout.cuh"
 #include "backend_cuda/wgmma.cuh"
 
-enum { ROWS = CUDA_TALL_ROWS, WIDE = CUDA_TALL_WIDE /* weight rows of a block */, SUMS = ROWS / 2, STAGE_BYTES = ROWS * 128, WARPS = 8, WRITERS = 128, THREADS = CUDA_TALL_THREADS,
-       BAND = 16, OUT_BYTES = ROWS * WIDE * 4, ROOM = 227 * 1024 - 2048 /* of shared memory, barriers and scales apart */,
+enum { ROWS = CUDA_TALL_ROWS, WIDE = CUDA_TALL_WIDE /* weight rows of a block */, SUMS = ROWS / 2, STAGE_BYTES = ROWS * 128, WARPS = 8, WRITERS = 128,
+       THREADS = CUDA_TALL_THREADS, BAND = 16, OUT_BYTES = ROWS * WIDE * 4, ROOM = 227 * 1024 - 2048 /* of shared memory, barriers and scales apart */,
+       CLUSTER = CUDA_TALL_CLUSTER, HALF_STAGE = STAGE_BYTES / CLUSTER,
        EMPTY = 1, FULL = 3 /* named barriers: room for the sums of warpgroup 0, of 1; all sums are there */ };
 
 template <int BITS, int SCALE, int OFF> struct tall_form {
     using lay = layout<BITS, SCALE, OFF>;
-    enum { PIECES = WARPS * lay::piece_bytes, W = lay::piece_bytes > 2100 ? 3 : 5, MOST = (ROOM - OUT_BYTES - W * PIECES) / STAGE_BYTES, X = MOST < 6 ? MOST : 6,
+    enum { UNITS = BITS == 16 ? 2 : lay::piece_units /* of a piece: small copies come slowly */, PIECE = UNITS * lay::unit_bytes + lay::super_bytes,
+           PIECES = WARPS * PIECE, W = BITS == 6 ? 2 : PIECE > 2100 ? 3 : 5, MOST = (ROOM - OUT_BYTES - W * PIECES) / STAGE_BYTES, X = MOST < 6 ? MOST : 6,
            TOTAL = 1024 + X * STAGE_BYTES + OUT_BYTES + W * PIECES };
 };
 
@@ -30,24 +33,22 @@ struct spot {
     bool mine; /* else the warp keeps pace with nothing to write */
 };
 
-template <int CX, int CW> struct plan {
-    uint32_t row_blocks, row_groups, groups, total, cx, cw;
+struct plan {
+    uint32_t row_blocks, groups, total, rank;
     __device__ __forceinline__ plan(const cuda_p_linear &p)
     {
-        uint32_t tiles = p.pair ? p.tiles / 2 : p.tiles, per = p.pair ? 4 : 8, rank = cluster_rank();
-        cx = rank % CX, cw = rank / CX;
+        uint32_t tiles = p.pair ? p.tiles / 2 : p.tiles, per = p.pair ? 4 : 8;
+        rank = cluster_rank();
         row_blocks = (p.rows + ROWS - 1) / ROWS;
-        row_groups = (row_blocks + CW - 1) / CW;
-        groups = ((tiles + per - 1) / per + CX - 1) / CX;
-        total = row_groups * groups;
+        groups = ((tiles + per - 1) / per + CLUSTER - 1) / CLUSTER;
+        total = row_blocks * groups;
     }
     __device__ __forceinline__ spot at(const cuda_p_linear &p, uint32_t id, uint32_t warp) const
     {
-        const uint32_t most = BAND / CW;
-        uint32_t band = id / (most * groups), rest = id - band * most * groups, left = row_groups - band * most, rows = left < most ? left : most;
-        uint32_t block = rest / rows * CX + cx;
+        uint32_t band = id / (BAND * groups), rest = id - band * BAND * groups, left = row_blocks - band * BAND, rows = left < BAND ? left : BAND;
+        uint32_t block = rest / rows * CLUSTER + rank;
         spot s;
-        s.row0 = ((band * most + rest % rows) * CW + cw) * ROWS;
+        s.row0 = (band * BAND + rest % rows) * ROWS;
         s.tile = p.pair ? block * 4 + warp % 4 : block * 8 + warp;
         s.mine = s.tile < (p.pair ? p.tiles / 2 : p.tiles);
         s.part = p.pair ? warp / 4 : 0;
@@ -73,51 +74,41 @@ struct places {
     uint32_t stages, rings, full, empty, filled, used;
 };
 
-/* Packed weights of the block's eight tiles, piece after piece, a lane a tile; of CW blocks each its part. */
-template <int BITS, int SCALE, int OFF, int CX, int CW>
-static __device__ void fetch_weights(const cuda_p_linear &p, const plan<CX, CW> &all, const places &to, uint32_t first, uint32_t step, uint32_t lane)
+/* Packed weights of the block's eight tiles, piece after piece, a lane a tile. */
+template <int BITS, int SCALE, int OFF>
+static __device__ void fetch_weights(const cuda_p_linear &p, const plan &all, const places &to, uint32_t first, uint32_t step, uint32_t lane)
 {
     using lay = layout<BITS, SCALE, OFF>;
     using form = tall_form<BITS, SCALE, OFF>;
-    const uint16_t blocks = (uint16_t)((CW == 1 ? 1 : 1 | 1 << CX) << all.cx);
-    bool mine = lane < WARPS && lane / (WARPS / CW) == all.cw;
     walk<form::W> at = {0, 1};
     for (uint32_t id = first; id < all.total; id += step) {
         spot s = all.at(p, id, lane % WARPS);
         const uint8_t *planes = p.part[s.part].planes + (size_t)(s.mine ? s.tile : 0) * p.tile_bytes;
-        for (uint32_t piece = 0; piece * lay::piece_units < p.units; piece++, at.next()) {
-            uint32_t left = p.units - piece * lay::piece_units, bar = to.filled + 8 * at.slot;
-            uint32_t bytes = lay::super_bytes || left >= lay::piece_units ? lay::piece_bytes : left * lay::unit_bytes;
+        for (uint32_t piece = 0; piece * form::UNITS < p.units; piece++, at.next()) {
+            uint32_t left = p.units - piece * form::UNITS, bar = to.filled + 8 * at.slot;
+            uint32_t bytes = lay::super_bytes || left >= form::UNITS ? (uint32_t)form::PIECE : left * lay::unit_bytes;
             if (lane == 0) {
                 bar_wait_idle(to.used + 8 * at.slot, at.phase);
                 bar_expect(bar, WARPS * bytes);
             }
             __syncwarp();
-            if (mine && CW == 1)
-                bulk_copy(to.rings + at.slot * form::PIECES + lane * lay::piece_bytes, planes + piece * lay::piece_bytes, bytes, bar);
-            else if (mine)
-                bulk_copy_all(to.rings + at.slot * form::PIECES + lane * lay::piece_bytes, planes + piece * lay::piece_bytes, bytes, bar, blocks);
+            if (lane < WARPS)
+                bulk_copy(to.rings + at.slot * form::PIECES + lane * form::PIECE, planes + piece * form::PIECE, bytes, bar);
         }
     }
 }
 
-/* Rows of x, unit after unit; of CX blocks each its part. */
-template <int X, int CX, int CW> static __device__ void fetch(const cuda_p_linear &p, const plan<CX, CW> &all, const places &to, uint32_t first, uint32_t step)
+/* Rows of x, unit after unit; half of each, for both blocks. */
+template <int X> static __device__ void fetch(const cuda_p_linear &p, const plan &all, const places &to, uint32_t first, uint32_t step)
 {
-    const uint32_t part = STAGE_BYTES / CX;
-    const uint16_t blocks = (uint16_t)(((1 << CX) - 1) << all.cw * CX);
-    const uint8_t *x = reinterpret_cast<const uint8_t *>(p.x) + all.cx * part;
+    const uint8_t *x = reinterpret_cast<const uint8_t *>(p.x) + all.rank * HALF_STAGE;
     walk<X> at = {0, 1};
     for (uint32_t id = first; id < all.total; id += step) {
-        uint32_t block = all.at(p, id, 0).row0 / ROWS;
-        const uint8_t *from = x + (size_t)(block < all.row_blocks ? block : all.row_blocks - 1) * p.units * STAGE_BYTES;
+        const uint8_t *from = x + (size_t)(all.at(p, id, 0).row0 / ROWS) * p.units * STAGE_BYTES;
         for (uint32_t u = 0; u < p.units; u++, from += STAGE_BYTES, at.next()) {
             bar_wait_idle(to.empty + 8 * at.slot, at.phase);
             bar_expect(to.full + 8 * at.slot, STAGE_BYTES);
-            if (CX == 1)
-                bulk_copy(to.stages + at.slot * STAGE_BYTES, from, STAGE_BYTES, to.full + 8 * at.slot);
-            else
-                bulk_copy_all(to.stages + at.slot * STAGE_BYTES + all.cx * part, from, part, to.full + 8 * at.slot, blocks);
+            bulk_copy_all(to.stages + at.slot * STAGE_BYTES + all.rank * HALF_STAGE, from, HALF_STAGE, to.full + 8 * at.slot, (1 << CLUSTER) - 1);
         }
     }
 }
@@ -152,14 +143,22 @@ static __device__ __forceinline__ uint32_t opaque(uint32_t v)
     return v;
 }
 
-/* A warp's weights as they come: the raw unit, loaded ahead; a 16-bit one needs no making and is read when it is wanted. */
+/* A warp's weights on their way to operands: taken apart while products of the unit before run, for whose registers the last step waits; a 16-bit unit needs
+ * no making and is read when it is wanted. */
 template <int BITS, int SCALE, int OFF> struct operands {
-    using lay = layout<BITS, SCALE, OFF>;
-    unit<BITS, SCALE, OFF> v;
-    template <int IN> __device__ __forceinline__ void load(uint32_t piece, uint32_t lane)
+    __half2 v[4][4], d[4][2], m[4][2];
+    template <int IN> __device__ __forceinline__ void take(uint32_t piece, uint32_t lane)
     {
-        if (BITS != 16)
-            v.template load<read_at>((const uint8_t *)(uintptr_t)piece, IN, lane);
+        if (BITS == 16)
+            return;
+        unit<BITS, SCALE, OFF> raw;
+        raw.template load<read_at>((const uint8_t *)(uintptr_t)piece, IN, lane);
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            raw.codes(c, v[c], d[c], m[c]);
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            asm volatile("" : "+r"(*reinterpret_cast<uint32_t *>(&v[i / 4][i % 4]))::"memory");
     }
     template <int IN> __device__ __forceinline__ void make(uint32_t piece, uint32_t lane, uint32_t a[4][4])
     {
@@ -169,7 +168,7 @@ template <int BITS, int SCALE, int OFF> struct operands {
                 uint4 x = read_at::read16((const uint8_t *)(uintptr_t)(piece + lane * 16 + (IN * 4 + c) * 512));
                 a[c][0] = x.x, a[c][1] = x.y, a[c][2] = x.z, a[c][3] = x.w;
             } else {
-                v.fragment(c, a[c]);
+                unit<BITS, SCALE, OFF>::scaled(v[c], d[c], m[c], a[c]);
             }
         }
 #pragma unroll
@@ -179,60 +178,48 @@ template <int BITS, int SCALE, int OFF> struct operands {
 };
 
 /* State of a warp that multiplies. */
-template <int BITS, int SCALE, int OFF, int CX, int CW> struct multiplier {
+template <int BITS, int SCALE, int OFF> struct multiplier {
     using lay = layout<BITS, SCALE, OFF>;
     using form = tall_form<BITS, SCALE, OFF>;
     uint32_t units, size, lane;
     uint32_t x_full, x_phase, x_places, x_stages, before; /* barrier of the next stage; where those and the stages begin; barrier of the stage before */
     uint32_t w_full, w_phase, w_places, piece, pieces;    /* likewise; the warp's part of the piece in hand, and of the first */
-    uint32_t x_far, w_far;                                /* from these barriers to those of the block that this lane tells of what was read */
+    uint32_t x_far;                                       /* from those of x to the one of the block that this lane tells of what was read */
     uint32_t end, carry;                                  /* of the segment; 0: it begins */
     operands<BITS, SCALE, OFF> w;
     uint32_t a[2][4][4];
 
-    __device__ __forceinline__ multiplier(const cuda_p_linear &p, const places &at, uint32_t cx, uint32_t cw, uint32_t warp, uint32_t lane_)
+    __device__ __forceinline__ multiplier(const cuda_p_linear &p, const places &at, uint32_t warp, uint32_t lane_)
     {
         units = p.units, size = cuda_segment_units(units), lane = lane_;
         x_full = x_places = opaque(at.full), x_stages = opaque(at.stages), x_phase = 0;
         w_full = w_places = opaque(at.filled), w_phase = 0;
-        piece = pieces = opaque(at.rings + warp * lay::piece_bytes);
-        x_far = CX == 1 ? 8 * form::X : bar_far(x_places + 8 * form::X, cw * CX + lane % CX) - x_places;
-        w_far = CW == 1 ? 8 * form::W : bar_far(w_places + 8 * form::W, lane % CW * CX + cx) - w_places;
+        piece = pieces = opaque(at.rings + warp * form::PIECE);
+        x_far = bar_far(x_places + 8 * form::X, lane % CLUSTER) - x_places;
     }
     /* The piece in hand was read. */
     __device__ __forceinline__ void piece_read()
     {
         __syncwarp();
-        if (CW == 1)
-            bar_arrive_if(w_full + w_far, lane == 0);
-        else
-            bar_arrive_far(w_full + w_far, lane < CW);
+        bar_arrive_if(w_full + 8 * form::W, lane == 0);
         w_full += 8, piece += form::PIECES;
         if (w_full == w_places + 8 * form::W)
             w_full = w_places, piece = pieces, w_phase ^= 1;
     }
-    __device__ __forceinline__ void stage_read(uint32_t bar)
-    {
-        if (CX == 1)
-            bar_arrive_if(bar + x_far, lane == 0);
-        else
-            bar_arrive_far(bar + x_far, lane < CX);
-    }
+    __device__ __forceinline__ void stage_read(uint32_t bar) { bar_arrive_far(bar + x_far, lane < CLUSTER); }
     /* The first unit of a tile. */
     __device__ __forceinline__ void first()
     {
         bar_wait(w_full, w_phase);
-        w.template load<0>(piece, lane);
+        w.template take<0>(piece, lane);
         w.template make<0>(piece, lane, a[0]);
-        if (lay::piece_units == 1 || units == 1)
-            piece_read();
     }
 
     /* Products of unit u, the I-th of four, whose operands are there; meanwhile those of the next one are made.  WHOLE: segments are of fours, and the next
      * unit may be the next tile's.  True behind the last unit. */
     template <int I, bool WHOLE> __device__ __forceinline__ bool step(uint32_t u, bool last, float *total, float *acc)
     {
-        constexpr int P = I % 2, IN = (I + 1) % lay::piece_units;
+        constexpr int P = I % 2, IN = (I + 1) % form::UNITS;
         bool more = WHOLE ? I < 3 || !last || u + 1 < units : u + 1 < units, goes_on = (WHOLE && I) || carry;
         uint32_t bar = x_full;
         uint64_t b = descriptor(x_stages + (x_full - x_places) * (STAGE_BYTES / 8));
@@ -246,20 +233,19 @@ template <int BITS, int SCALE, int OFF, int CX, int CW> struct multiplier {
         x_full += 8;
         if (x_full == x_places + 8 * form::X)
             x_full = x_places, x_phase ^= 1;
+        if (IN == 0 || (!WHOLE && u + 1 == units))
+            piece_read(); /* its operands are in registers, or the products would not run */
         if (more) {
             if (IN == 0)
                 bar_wait(w_full, w_phase);
-            w.template load<IN>(piece, lane);
+            w.template take<IN>(piece, lane);
         }
         wgmma_wait<1>();
         if (goes_on)
             stage_read(before);
         before = bar, carry = 1;
-        if (more) {
+        if (more)
             w.template make<IN>(piece, lane, a[1 - P]);
-            if (IN + 1 == lay::piece_units || (!WHOLE && u + 2 == units))
-                piece_read();
-        }
         if ((!WHOLE || I == 3) && u + 1 == end) {
             wgmma_wait<0>();
             stage_read(bar);
@@ -337,94 +323,127 @@ template <int N> static __device__ __forceinline__ void gates(uint32_t act, floa
         v[i] = dev_gate(act, v[i], up[i]);
 }
 
-/* Column after column of y's rows: whole lines. */
-template <int CX, int CW>
-static __device__ __forceinline__ void write(const cuda_p_linear &p, const plan<CX, CW> &all, uint32_t id, const float *out, float *x_scales, uint32_t thread)
+/* Column after column of y's rows: whole lines.  N outputs of a thread at once; of a pair: gate and up. */
+template <int N, bool PAIR>
+static __device__ __forceinline__ void write_some(const cuda_p_linear &p, const plan &all, uint32_t id, const float *out, const float *x_scales,
+                                                  uint32_t thread, uint32_t threads)
 {
-    enum { AT_ONCE = 8 };
-    uint32_t wide = p.pair ? 64 : 128, column = thread % wide, n0 = thread / wide, step = WRITERS / wide;
+    enum { COLUMNS = PAIR ? 64 : 128 };
+    uint32_t column = thread % COLUMNS, n0 = thread / COLUMNS, step = threads / COLUMNS;
     const spot s = all.at(p, id, column / 16);
     const cuda_linear_part &q = p.part[s.part];
-    uint32_t o = s.tile * 16 + column % 16, rows = s.row0 >= p.rows ? 0 : p.rows - s.row0 < ROWS ? p.rows - s.row0 : ROWS;
+    uint32_t o = s.tile * 16 + column % 16, rows = p.rows - s.row0 < ROWS ? p.rows - s.row0 : ROWS;
     bool mine = s.mine && o < q.rows;
-    float scale = mine ? q.row_scale[o] : 0, up_scale = mine && p.pair ? p.part[1].row_scale[o] : 0, bias = mine && q.bias ? q.bias[o] : 0;
-    for (uint32_t n = thread; n < ROWS; n += WRITERS)
-        x_scales[n] = n < rows ? __ldcg(p.x_scale + s.row0 + n) : 0;
-    some_sync(FULL, 32 * WARPS + WRITERS);
-    float *y = q.y + (size_t)s.row0 * q.y_stride + o;
-    for (uint32_t from = n0; mine && from < rows; from += AT_ONCE * step) {
-        float v[AT_ONCE], up[AT_ONCE], before[AT_ONCE];
+    float scale = mine ? q.row_scale[o] : 0, up_scale = PAIR && mine ? p.part[1].row_scale[o] : 0, bias = mine && q.bias ? q.bias[o] : 0;
+    float *y = q.y + (size_t)s.row0 * q.y_stride + o, other[N]; /* up, or what was there */
+    auto before = [&](uint32_t from) {
 #pragma unroll
-        for (uint32_t i = 0; i < AT_ONCE; i++) {
-            uint32_t n = from + i * step;
-            before[i] = p.add && n < rows ? __ldcg(y + (size_t)n * q.y_stride) : 0;
+        for (uint32_t i = 0; i < N; i++)
+            other[i] = mine && from + i * step < rows ? __ldcg(y + (size_t)(from + i * step) * q.y_stride) : 0;
+    };
+    if (!PAIR && p.add)
+        before(n0);
+    some_sync(FULL, 32 * WARPS + WRITERS);
+#pragma unroll 1
+    for (uint32_t from = n0; mine && from < rows; from += N * step) {
+        float v[N];
+        if (!PAIR && p.add && from != n0)
+            before(from);
+#pragma unroll
+        for (uint32_t i = 0; i < N; i++) {
+            uint32_t n = from + i * step < ROWS ? from + i * step : 0;
             v[i] = out[out_at(n, column)] * (scale * x_scales[n]);
-            up[i] = p.pair ? out[out_at(n, 64 + column)] * (up_scale * x_scales[n]) : 0;
+            if (PAIR)
+                other[i] = out[out_at(n, 64 + column)] * (up_scale * x_scales[n]);
         }
-        if (p.pair)
-            gates<AT_ONCE>(p.act, v, up);
+        if (PAIR)
+            gates<N>(p.act, v, other);
         else
 #pragma unroll
-            for (uint32_t i = 0; i < AT_ONCE; i++) {
+            for (uint32_t i = 0; i < N; i++) {
                 v[i] = q.bias ? v[i] + bias : v[i];
                 v[i] = p.alpha != 1.0f ? v[i] * p.alpha : v[i];
-                v[i] = p.add ? before[i] + v[i] : v[i];
+                v[i] = p.add ? other[i] + v[i] : v[i];
             }
 #pragma unroll
-        for (uint32_t i = 0; i < AT_ONCE; i++)
+        for (uint32_t i = 0; i < N; i++)
             if (from + i * step < rows)
                 y[(size_t)(from + i * step) * q.y_stride] = v[i];
     }
 }
+static __device__ __forceinline__ void write(const cuda_p_linear &p, const plan &all, uint32_t id, const float *out, const float *x_scales, uint32_t thread,
+                                             uint32_t threads)
+{
+    if (p.pair)
+        write_some<8, true>(p, all, id, out, x_scales, thread, threads);
+    else
+        write_some<16, false>(p, all, id, out, x_scales, thread, threads);
+}
 
-template <int BITS, int SCALE, int OFF, int CX, int CW>
-static __global__ void __cluster_dims__(CX *CW, 1, 1) __launch_bounds__(THREADS, 1) tall(const __grid_constant__ cuda_p_linear p)
+/* Scales of a tile's rows of x, by the warpgroup that writes. */
+static __device__ __forceinline__ void scales(const cuda_p_linear &p, const plan &all, uint32_t id, float *x_scales, uint32_t thread)
+{
+    uint32_t n = all.at(p, id, 0).row0 + thread;
+    x_scales[thread] = n < p.rows ? __ldcg(p.x_scale + n) : 0;
+}
+
+template <int BITS, int SCALE, int OFF>
+static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) tall(const __grid_constant__ cuda_p_linear p)
 {
     using form = tall_form<BITS, SCALE, OFF>;
+    static_assert((int)WRITERS == (int)ROWS, "a scale of x a thread");
     extern __shared__ unsigned char memory[];
     __shared__ __align__(8) uint64_t full[2 * form::X], filled[2 * form::W]; /* and behind those: empty, used */
-    __shared__ float x_scales[ROWS];
+    __shared__ float x_scales[2][ROWS]; /* of this tile and the one before: a warp that writes may be that far behind */
     uint64_t *empty = full + form::X, *used = filled + form::W;
-    const plan<CX, CW> all(p);
-    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first = blockIdx.x / (CX * CW), step = gridDim.x / (CX * CW);
+    const plan all(p);
+    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first = blockIdx.x / CLUSTER, step = gridDim.x / CLUSTER;
     uint32_t stages = (shared_at(memory) + 1023) / 1024 * 1024;
     float *out = reinterpret_cast<float *>(memory + (stages - shared_at(memory)) + form::X * STAGE_BYTES);
     const unsigned char *rings = reinterpret_cast<unsigned char *>(out) + OUT_BYTES;
     const places at = {stages, shared_at(rings), shared_at(full), shared_at(empty), shared_at(filled), shared_at(used)};
     if (threadIdx.x < form::X) {
         bar_init(shared_at(full + threadIdx.x), 1);
-        bar_init(shared_at(empty + threadIdx.x), CX * WARPS);
+        bar_init(shared_at(empty + threadIdx.x), CLUSTER * WARPS);
     }
     if (threadIdx.x < form::W) {
         bar_init(shared_at(filled + threadIdx.x), 1);
-        bar_init(shared_at(used + threadIdx.x), CW * WARPS);
+        bar_init(shared_at(used + threadIdx.x), WARPS);
     }
     bar_init_end();
     cluster_sync();
     if (warp < WARPS) {
         registers_more<208>();
-        multiplier<BITS, SCALE, OFF, CX, CW> m(p, at, all.cx, all.cw, warp, lane);
+        multiplier<BITS, SCALE, OFF> m(p, at, warp, lane);
         bool whole = m.size % 4 == 0 && p.units % 4 == 0;
         float total[SUMS];
         dev_begin();
         if (whole && first < all.total)
             m.first();
-        for (uint32_t id = first; id < all.total; id += step) {
+        uint32_t id = first, turn = 0;
+        for (; id < all.total; id += step, turn++) {
+            bool last = id + step >= all.total;
             if (whole)
-                m.template tile<true>(id + step >= all.total, total);
+                m.template tile<true>(last, total);
             else
                 m.template tile<false>(true, total);
             some_sync(EMPTY + warp / 4, 128 + WRITERS);
             leave(total, out, warp, lane);
+            if (last)
+                break;
             some_arrive(FULL, 32 * WARPS + WRITERS);
         }
+        if (id < all.total)
+            write(p, all, id, out, x_scales[turn % 2], threadIdx.x, 32 * WARPS + WRITERS);
     } else if (warp < WARPS + WRITERS / 32) {
         registers_less<64>();
         dev_begin();
-        for (uint32_t id = first; id < all.total; id += step) {
+        for (uint32_t id = first, turn = 0; id < all.total; id += step, turn++) {
+            bool last = id + step >= all.total;
             some_arrive(EMPTY, 128 + WRITERS);
             some_arrive(EMPTY + 1, 128 + WRITERS);
-            write(p, all, id, out, x_scales, threadIdx.x - 32 * WARPS);
+            scales(p, all, id, x_scales[turn % 2], threadIdx.x - 32 * WARPS);
+            write(p, all, id, out, x_scales[turn % 2], last ? threadIdx.x : threadIdx.x - 32 * WARPS, last ? 32 * WARPS + WRITERS : (uint32_t)WRITERS);
         }
     } else {
         registers_less<24>();
@@ -438,9 +457,9 @@ static __global__ void __cluster_dims__(CX *CW, 1, 1) __launch_bounds__(THREADS,
     cluster_sync(); /* other blocks may still write here */
 }
 
-/* Kinds that prompts are read with often; the others take k_linear.cu for any number of rows: the same bits.  16-bit weights are as many bytes as x. */
-#define KIND(bits, scale, off, cx, cw) {(const void *)tall<bits, CUDA_SCALE_##scale, off, cx, cw>, tall_form<bits, CUDA_SCALE_##scale, off>::TOTAL, cx, cw}
-#define ABSENT {NULL, 0, 0, 0}
+/* Kinds that prompts are read with often; the others take k_linear.cu for any number of rows: the same bits. */
+#define KIND(bits, scale, off) {(const void *)tall<bits, CUDA_SCALE_##scale, off>, tall_form<bits, CUDA_SCALE_##scale, off>::TOTAL, 0}
+#define ABSENT {NULL, 0, 0}
 extern "C" const struct cuda_tall cuda_kernels_tall[CUDA_KIND_COUNT] = { /* in the order of CUDA_KINDS */
-    KIND(16, NONE, 0, 1, 2), KIND(4, ONE, 8, 2, 1), ABSENT, KIND(8, ONE, 128, 2, 1), ABSENT, ABSENT, KIND(4, TWO, 0, 2, 1), ABSENT, ABSENT, ABSENT,
-    KIND(4, WIDE, 0, 2, 1), ABSENT, ABSENT, ABSENT, KIND(4, SUPER, 0, 2, 1), ABSENT, KIND(6, SIXTEEN, 32, 2, 1), ABSENT, ABSENT};
+    KIND(16, NONE, 0), KIND(4, ONE, 8), ABSENT, KIND(8, ONE, 128), ABSENT, ABSENT, KIND(4, TWO, 0), ABSENT, ABSENT, ABSENT,
+    KIND(4, WIDE, 0), ABSENT, ABSENT, ABSENT, KIND(4, SUPER, 0), ABSENT, KIND(6, SIXTEEN, 32), ABSENT, ABSENT};

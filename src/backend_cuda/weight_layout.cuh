@@ -14,18 +14,12 @@
 #include "backend_cuda/device_math.cuh"
 #include "backend_cuda/kernels.h"
 
-static __host__ __device__ constexpr uint32_t layout_code_bytes(uint32_t bits)
-{
-    return bits == 16 ? 2048 : bits == 8 ? 1024 : bits == 6 ? 768 : bits == 5 ? 640 : 512;
-}
+static __host__ __device__ constexpr uint32_t layout_code_bytes(uint32_t bits) { return bits == 16 ? 2048 : bits == 8 ? 1024 : bits == 6 ? 768 : bits == 5 ? 640 : 512; }
 static __host__ __device__ constexpr uint32_t layout_scale_bytes(uint32_t scale)
 {
     return scale == CUDA_SCALE_NONE ? 0 : scale == CUDA_SCALE_TWO ? 128 : scale == CUDA_SCALE_FINE ? 256 : 64;
 }
-static __host__ __device__ constexpr uint32_t layout_super_bytes(uint32_t scale)
-{
-    return scale == CUDA_SCALE_SUPER ? 64 : scale == CUDA_SCALE_SIXTEEN ? 32 : 0;
-}
+static __host__ __device__ constexpr uint32_t layout_super_bytes(uint32_t scale) { return scale == CUDA_SCALE_SUPER ? 64 : scale == CUDA_SCALE_SIXTEEN ? 32 : 0; }
 
 template <int BITS, int SCALE, int OFF> struct layout {
     static constexpr uint32_t unit_bytes = layout_code_bytes(BITS) + layout_scale_bytes(SCALE);
@@ -76,14 +70,8 @@ static __host__ __device__ constexpr bool layout_bare(uint32_t bits, uint32_t sc
     return bits == 4 && (scale == CUDA_SCALE_TWO || scale == CUDA_SCALE_WIDE || scale == CUDA_SCALE_FINE || scale == CUDA_SCALE_SUPER);
 }
 
-static __device__ __forceinline__ __half2 layout_half2(uint32_t v)
-{
-    return *reinterpret_cast<__half2 *>(&v);
-}
-static __device__ __forceinline__ uint32_t layout_bits(__half2 v)
-{
-    return *reinterpret_cast<uint32_t *>(&v);
-}
+static __device__ __forceinline__ __half2 layout_half2(uint32_t v) { return *reinterpret_cast<__half2 *>(&v); }
+static __device__ __forceinline__ uint32_t layout_bits(__half2 v) { return *reinterpret_cast<uint32_t *>(&v); }
 static __device__ __forceinline__ __half2 layout_both(uint32_t pair, int which) /* one half of a pair, twice */
 {
     return layout_half2(__byte_perm(pair, pair, which ? 0x3232 : 0x1010));
@@ -221,6 +209,29 @@ template <int BITS, int SCALE, int OFF> struct unit {
         return layout_half2((at0 & 0x0e000e00u) | (sign & 0x80008000u));
     }
 
+    /* Values of chunk c without their scales, and those; of 16 bits there are none. */
+    __device__ __forceinline__ void codes(int c, __half2 *v, __half2 *d, __half2 *m) const
+    {
+        scales(c, d, m);
+        if (SCALE == CUDA_SCALE_BOOK)
+            book(c, v);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (SCALE == CUDA_SCALE_FP)
+                v[i] = fp4(c, i);
+            else if (SCALE != CUDA_SCALE_BOOK)
+                v[i] = pair(c, i);
+    }
+    static __device__ __forceinline__ void scaled(const __half2 *v, const __half2 *d, const __half2 *m, uint32_t *a)
+    {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (SCALE == CUDA_SCALE_TWO || SCALE == CUDA_SCALE_WIDE || SCALE == CUDA_SCALE_FINE || SCALE == CUDA_SCALE_SUPER)
+                a[i] = layout_bits(__hfma2(v[i], d[i & 1], m[i & 1]));
+            else
+                a[i] = layout_bits(__hmul2(v[i], d[i & 1]));
+    }
+
     /* The A operand of chunk c. */
     __device__ __forceinline__ void fragment(int c, uint32_t *a) const
     {
@@ -228,21 +239,9 @@ template <int BITS, int SCALE, int OFF> struct unit {
             a[0] = code[c % 4].x, a[1] = code[c % 4].y, a[2] = code[c % 4].z, a[3] = code[c % 4].w;
             return;
         }
-        __half2 d[2], m[2], v[4];
-        scales(c, d, m);
-        if (SCALE == CUDA_SCALE_BOOK)
-            book(c, v);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (SCALE == CUDA_SCALE_FP)
-                v[i] = fp4(c, i);
-            else if (SCALE != CUDA_SCALE_BOOK)
-                v[i] = pair(c, i);
-            if (SCALE == CUDA_SCALE_TWO || SCALE == CUDA_SCALE_WIDE || SCALE == CUDA_SCALE_FINE || SCALE == CUDA_SCALE_SUPER)
-                a[i] = layout_bits(__hfma2(v[i], d[i & 1], m[i & 1]));
-            else
-                a[i] = layout_bits(__hmul2(v[i], d[i & 1]));
-        }
+        __half2 v[4], d[2], m[2];
+        codes(c, v, d, m);
+        scaled(v, d, m, a);
     }
 };
 
