@@ -203,14 +203,21 @@ static int cut(struct scratch *s, const struct pretok_op *op, struct str text, c
                struct err *err)
 {
     struct fold f = {.out = out, .behavior = op->behavior, .invert = op->invert};
+    size_t need = 0; /* patterns of one tokenizer stand in a row, and most pieces have nothing that most of them need */
     int rc = 0;
     out->n = 0;
     for (size_t i = 0; i < in->n && !rc && !f.failed; i++) {
+        size_t start = in->p[i].start, end = start + in->p[i].n;
         f.previous_match = false;
         switch (op->kind) {
         case PRE_SPLIT:
         case PRE_BYTE_LEVEL:
-            rc = cut_by_regex(&f, s, op, text, in->p[i], err);
+            need = need < start ? start : need;
+            need = need < end ? regex_need_at(op->re, text, need) : need;
+            if (need >= end)
+                fold_part(&f, start, end, false);
+            else
+                rc = cut_by_regex(&f, s, op, text, in->p[i], err);
             break;
         case PRE_WHITESPACE:
             cut_whitespace(&f, text, in->p[i]);

@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 
-enum { REGEX_FRAMES_MAX = 1 << 20, REGEX_STEPS_BASE = 1 << 16, REGEX_STEPS_PER_BYTE = 256 };
+enum { NEED_AFTER_MAX = 4, REGEX_FRAMES_MAX = 1 << 20, REGEX_STEPS_BASE = 1 << 16, REGEX_STEPS_PER_BYTE = 256 };
 
 /* Sets of many ranges get a bit map, so that a long class costs no more than a short one. */
 static int planes(struct regex *re, struct err *err)
@@ -233,24 +233,36 @@ static size_t char_end(struct str text, size_t at)
     return (size_t)(p - text.p);
 }
 
-/* Is there still a character that every match needs?  The patterns of one tokenizer stand in a row, and most pieces have none for most. */
-static bool may_match(struct regex_cursor *c, size_t from)
+size_t regex_need_at(const struct regex *re, struct str text, size_t from)
+{
+    while (re->has_need && from < text.n && !re->need[(uint8_t)text.p[from]])
+        from++;
+    return from;
+}
+
+/* Is there still a character that every match needs?  If so, *from is moved on to where the first match may start for its sake. */
+static bool may_match(struct regex_cursor *c, size_t *from)
 {
     const struct regex *re = c->re;
     if (!re->has_need)
         return true;
-    size_t at = c->need_at > from ? c->need_at : from;
-    while (at < c->text.n && !re->need[(uint8_t)c->text.p[at]])
-        at++;
-    c->need_at = at;
-    return at < c->text.n;
+    c->need_at = regex_need_at(re, c->text, c->need_at > *from ? c->need_at : *from);
+    if (c->need_at == c->text.n)
+        return false;
+    if (re->need_after > NEED_AFTER_MAX)
+        return true;
+    const char *start = c->text.p + c->need_at;
+    for (uint32_t n = re->need_after; n > 0 && start > c->text.p + *from; n--)
+        unicode_prev(&start);
+    *from = (size_t)(start - c->text.p);
+    return true;
 }
 
 /* The leftmost match at or after c->at. */
 static int search(struct regex_cursor *c, size_t *start, size_t *end, struct err *err)
 {
     const struct regex *re = c->re;
-    for (size_t at = c->at; at <= c->text.n && may_match(c, at);) {
+    for (size_t at = c->at; at <= c->text.n && may_match(c, &at);) {
         const char *match_end = NULL;
         while (at < c->text.n && !re->first[(uint8_t)c->text.p[at]]) /* never true inside a character: see regex_parse_own */
             at++;

@@ -21,6 +21,8 @@ int regex_compile(struct str pattern, const char *where, struct regex **out, str
 int regex_compile_literal(struct str text, struct regex **out, struct err *err);
 void regex_free(struct regex *re);
 bool regex_is_own(const struct regex *re); /* false: runs on PCRE2 */
+/* The first byte of `text` at or after `from` that is of a kind which every match holds one of: text.n where no match can be. */
+size_t regex_need_at(const struct regex *re, struct str text, size_t from);
 
 struct regex_frame {
     uint32_t pc;

@@ -44,6 +44,7 @@ struct regex {
     uint32_t first[256];                     /* by first byte: which alternatives may match (bit i = alternative i) */
     uint32_t empty_alts;                     /* alternatives that may match at the very end of the text */
     bool has_need, need[256];                /* every match holds a character that starts with one of these bytes */
+    uint32_t need_after;                     /* ... and at most so many characters before it */
     uint64_t *plane;                         /* bit maps of the first plane, 1024 words each, for sets of many ranges */
     bool run_first;                          /* one alternative, starting with an unbounded run: see regex_next */
     void *pcre, *pcre_limits;                /* pcre2_code and pcre2_match_context (read-only when matching) when not our own */

@@ -552,14 +552,16 @@ static bool first_bytes(struct regex *re, uint32_t pc, uint32_t bit, int depth)
 /* What every match of the alternative at pc must hold, where a first look tells: false if it does not. */
 static bool needed_bytes(struct regex *re, uint32_t pc)
 {
-    for (;; pc++) {
+    for (uint32_t before = 0;; pc++) {
         const struct regex_ins *in = &re->ins[pc];
         if (in->op != OP_SET && in->op != OP_RUN && in->op != OP_RUN_KEEP)
             return false;
         if (in->op == OP_SET || in->min > 0) {
             set_bytes(&re->set[in->set], re->need);
+            re->need_after = before > re->need_after ? before : re->need_after;
             return true;
         }
+        before = in->max < REGEX_INF - before ? before + in->max : REGEX_INF;
     }
 }
 
