@@ -13,12 +13,14 @@ _Static_assert(sizeof(struct chunk) + CPU_DOT_PANELS / PANEL_STEP * (CPU_DOT_ROW
                "a chunk and the sums of all rows fit into tmp");
 
 #define TILE(class, ROWS, R)                                                                                     \
-    static void tile_##class##_##R(const struct chunk *c, uint32_t n, const uint8_t *x, size_t stride, float *sums) \
+    static void tile_##class##_##R(const struct chunk *c, uint32_t n, const uint8_t *x, size_t stride, float *sums, \
+                                   struct ahead next)                                                            \
     {                                                                                                            \
         CLASS_OF(class)                                                                                          \
         ROWS(TILE_ACT, 0)                                                                                        \
         ROWS(TILE_LOAD, 0)                                                                                       \
         for (uint32_t at = 0; at < n; at++) {                                                                    \
+            ahead_some(&next);                                                                                   \
             BLOCK(ROWS, CHUNK_W, CHUNK_D, CHUNK_M, CHUNK_SC, CHUNK_MN, CHUNK_START, CHUNK_GROUP)                 \
         }                                                                                                        \
         ROWS(TILE_STORE, 0)                                                                                      \
@@ -34,7 +36,7 @@ _Static_assert(sizeof(struct chunk) + CPU_DOT_PANELS / PANEL_STEP * (CPU_DOT_ROW
 #define TILES(name, kind, z, post, min) TILE(name, ROWS2, 2) TILE(name, ROWS4, 4) TILE_OF_8(name, kind)
 TILE_CLASSES(TILES)
 
-typedef void (*tile_fn)(const struct chunk *c, uint32_t n, const uint8_t *x, size_t stride, float *sums);
+typedef void (*tile_fn)(const struct chunk *c, uint32_t n, const uint8_t *x, size_t stride, float *sums, struct ahead next);
 static const tile_fn tiles[CLASS_COUNT][3] = { /* 2, 4, 8 rows */
 #define TILE_ENTRY(name, kind, z, post, min) [CLASS_##name] = {tile_##name##_2, tile_##name##_4, TILE_8_OR_NONE(name, kind)},
     TILE_CLASSES(TILE_ENTRY)
@@ -57,18 +59,22 @@ INLINE uint32_t tiles_of(uint32_t rows, uint32_t widest)
     return rows / widest + left / 4 + (left % 4 + 1) / 2;
 }
 
-/* One chunk of one panel (pair) times all rows. */
+/* One chunk of one panel (pair) times all rows.  With many tiles some lines are asked for before each, else some at every block. */
 static void chunk_rows(const struct cpu_dot *j, const struct many *m, const struct chunk *c, const uint8_t *x, uint32_t n, struct ahead next,
-                       float *sums)
+                       bool many_tiles, float *sums)
 {
     const tile_fn *tile = tiles[m->class];
-    uint32_t r = 0;
-    for (; tile[2] && r + 8 <= j->rows; r += 8, ahead_some(&next))
-        tile[2](c, n, x + r * j->x_stride, j->x_stride, sums + r * 2 * LANES);
-    for (; r + 4 <= j->rows; r += 4, ahead_some(&next))
-        tile[1](c, n, x + r * j->x_stride, j->x_stride, sums + r * 2 * LANES);
-    for (; r < j->rows; r += 2, ahead_some(&next)) /* a last odd row is computed twice, the second time into sums nobody reads */
-        tile[0](c, n, x + r * j->x_stride, r + 1 < j->rows ? j->x_stride : 0, sums + r * 2 * LANES);
+    for (uint32_t r = 0, some; r < j->rows; r += some) {
+        const uint32_t left = j->rows - r;
+        struct ahead inside = many_tiles ? (struct ahead){0} : next;
+        some = tile[2] && left >= 8 ? 8 : left >= 4 ? 4 : 2;
+        if (many_tiles)
+            ahead_some(&next);
+        else
+            next.at += n * next.step;
+        /* a last odd row is computed twice, the second time into sums nobody reads */
+        tile[some / 4](c, n, x + r * j->x_stride, left > 1 ? j->x_stride : 0, sums + r * 2 * LANES, inside);
+    }
 }
 
 /* The same straight from the panel. */
@@ -89,6 +95,7 @@ static void many_panels(const struct cpu_dot *j, const struct many *m, struct ch
     const uint32_t blocks = j->panel->cols / 32, bytes = (j->panel->unit_bytes + j->panel->unit - 1) / j->panel->unit;
     const bool direct = m->segments[1] && j->rows <= SEGMENT_ROWS;
     const uint32_t passes = tiles_of(j->rows, !direct && tiles[m->class][2] ? 8 : 4);
+    const bool many_tiles = !direct && passes > CHUNK;
     for (uint32_t at = 0; at < blocks; at += CHUNK) {
         const uint32_t n = blocks - at < CHUNK ? blocks - at : CHUNK;
         const uint8_t *x = (const uint8_t *)j->x + at / CHUNK * j->x_chunk, *w = j->w + (size_t)(at / j->panel->unit) * j->panel->unit_bytes;
@@ -98,14 +105,14 @@ static void many_panels(const struct cpu_dot *j, const struct many *m, struct ch
             const uint8_t *then = w + PANEL_STEP * j->panel_bytes;
             if (i + PANEL_STEP >= j->panels)
                 then = at + n < blocks ? j->w + (size_t)(at + n) * bytes : j->w + j->panels * j->panel_bytes;
-            struct ahead next = {then, delta, (bytes * (direct ? 1 : n) + passes - 1) / passes};
+            struct ahead next = {then, delta, (bytes * (many_tiles ? n : 1) + passes - 1) / passes};
             float *to = sums + (size_t)i / PANEL_STEP * (j->rows + 1) * 2 * LANES;
             if (direct) {
                 segment_rows(j, m, w, delta, x, n, next, to);
                 continue;
             }
             m->unpack(j, i, delta, at, n, c);
-            chunk_rows(j, m, c, x, n, next, to);
+            chunk_rows(j, m, c, x, n, next, many_tiles, to);
         }
     }
 }
@@ -136,11 +143,10 @@ INLINE bool together(const struct cpu_dot *j)
 #define SEGMENTS(name, class, W, D, M, SC, MN, BHEAD, BODY)      \
     SEGMENT(name, ROWS2, 2, class, W, D, M, SC, MN, BHEAD, BODY) \
     SEGMENT(name, ROWS4, 4, class, W, D, M, SC, MN, BHEAD, BODY)
-#define SEGMENT_OF(name, class, R) (int)KIND_OF_##class == KIND_HALVES ? NULL : segment_##name##_##R /* halves have too many sums for it to pay */
-#define SEGMENTS_OF(name, class) {SEGMENT_OF(name, class, 2), SEGMENT_OF(name, class, 4)}
+#define SEGMENTS_OF(name) {segment_##name##_2, segment_##name##_4}
 #else
 #define SEGMENTS(name, class, W, D, M, SC, MN, BHEAD, BODY)
-#define SEGMENTS_OF(name, class) {NULL, NULL}
+#define SEGMENTS_OF(name) {NULL, NULL}
 #endif
 #define FORMAT_ONE(name, class, W, D, M, SC, MN, BHEAD, BODY)                    \
     DIRECT(name, ROWS1, 1, class, W, D, M, SC, MN, BHEAD, BODY)                  \
@@ -167,7 +173,7 @@ INLINE bool together(const struct cpu_dot *j)
         else if (j->rows == 4 && together(j))                                    \
             direct_##name##_4(j);                                                \
         else                                                                     \
-            many_rows(j, &(const struct many){CLASS_##class, unpack_##name, SEGMENTS_OF(name, class)}); \
+            many_rows(j, &(const struct many){CLASS_##class, unpack_##name, SEGMENTS_OF(name)}); \
     }
 #define FORMAT(name, directs, class, W, D, M, SC, MN, BHEAD, BODY) FORMAT_##directs(name, class, W, D, M, SC, MN, BHEAD, BODY)
 TILE_FORMATS(FORMAT)
