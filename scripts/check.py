@@ -33,7 +33,7 @@ def counts(output, status):
             found = (int(m[3]) - int(m[2]), int(m[2]))
         elif m := re.search(r"^(?:\w+: )?(\d+) passed, (\d+) failed", line):
             found = (int(m[1]), int(m[2]))
-        elif m := re.search(r"(\d+) (?:comparisons|cells), (\d+) (?:differences|mismatches|wrong)", line):
+        elif m := re.search(r"(\d+) (?:comparisons|cells), (\d+) (?:differences|different|mismatches|wrong)", line):
             found = (int(m[1]) - int(m[2]), int(m[2]))
         elif m := re.search(r"^(\d+) models, (\d+) failed, \d+ not supported", line):
             found = (int(m[1]) - int(m[2]), int(m[2]))
