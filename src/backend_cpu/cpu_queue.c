@@ -4,8 +4,8 @@
  * Threads:    cpu_enqueue, events: the engine's thread.  Everything a record runs: the workers, never the caller.
  * Invariants: 1. All workers run record n, meet, and only then is completed > n and record n + 1 started.
  *             2. completed <= published <= head <= completed + CPU_RING.
- *             3. A wait spins for a bounded time, and not at all while this process has more workers than CPUs, or when a device leaves CPUs
- *                to others and as many spin as it may; then it sleeps on a futex.  Who sleeps announces it before looking again, who changes the state looks for sleepers after: no wake-up is lost.
+ *             3. A wait spins for a bounded time, and not at all while this process has more workers than CPUs, when a device leaves CPUs
+ *                to others and as many spin as it may, or when the engine's thread was woken and has no CPU; then it sleeps on a futex.  Who sleeps announces it before looking again, who changes the state looks for sleepers after: no wake-up is lost.
  *             4. Workers round to nearest and keep denormals; they never ask for heap memory.
  * Does not:   know what ops compute. */
 #include "backend_cpu/cpu_device.h"
@@ -63,14 +63,18 @@ static bool spin(const struct cpu_queue *q, _Atomic uint32_t *word, uint32_t see
 }
 
 /* Until *word != seen. */
-static void wait_change(const struct cpu_queue *q, _Atomic uint32_t *word, uint32_t seen, _Atomic uint32_t *sleepers)
+static void wait_asleep(_Atomic uint32_t *word, uint32_t seen, _Atomic uint32_t *sleepers)
 {
-    if (spin(q, word, seen))
-        return;
     atomic_fetch_add(sleepers, 1);
     while (atomic_load(word) == seen)
         thread_futex_wait(word, seen, -1);
     atomic_fetch_sub(sleepers, 1);
+}
+
+static void wait_change(const struct cpu_queue *q, _Atomic uint32_t *word, uint32_t seen, _Atomic uint32_t *sleepers)
+{
+    if (!spin(q, word, seen))
+        wait_asleep(word, seen, sleepers);
 }
 
 static void change(_Atomic uint32_t *word, _Atomic uint32_t *sleepers)
@@ -80,14 +84,15 @@ static void change(_Atomic uint32_t *word, _Atomic uint32_t *sleepers)
         thread_futex_wake(word, INT_MAX);
 }
 
-/* The engine's thread is woken once, when what it waits for is done, not at every record. */
-static void complete(struct cpu_queue *q, uint64_t count)
+/* The engine's thread is woken once, when what it waits for is done, not at every record.  True: it was. */
+static bool complete(struct cpu_queue *q, uint64_t count)
 {
     atomic_store(&q->completed, count);
     if (count < atomic_load(&q->wake_at))
-        return;
+        return false;
     atomic_fetch_add(&q->completed_word, 1);
     thread_futex_wake(&q->completed_word, INT_MAX);
+    return true;
 }
 
 /* ---- reading ahead ---- */
@@ -125,8 +130,9 @@ bool cpu_fetch_ahead(struct device *d, uint32_t me, uint32_t lines)
     return f->room > 0;
 }
 
-/* All workers meet; the last one completes the record first when `end` is set.  Who waits at a record's end reads ahead. */
-static void meet(struct device *d, uint32_t me, const uint64_t *end)
+/* All workers meet; the last one completes the record first when `end` is set.  Who waits at a record's end reads ahead.  True: this woke the
+ * engine's thread. */
+static bool meet(struct device *d, uint32_t me, const uint64_t *end)
 {
     struct cpu_meet *m = &d->queue.meet;
     uint32_t generation = atomic_load_explicit(&m->generation, memory_order_relaxed);
@@ -134,12 +140,12 @@ static void meet(struct device *d, uint32_t me, const uint64_t *end)
         while (end && atomic_load_explicit(&m->generation, memory_order_acquire) == generation && cpu_fetch_ahead(d, me, FETCH_LINES)) {
         }
         wait_change(&d->queue, &m->generation, generation, &m->sleepers);
-        return;
+        return false;
     }
     atomic_store_explicit(&m->arrived, 0, memory_order_relaxed);
-    if (end)
-        complete(&d->queue, *end);
+    bool woke = end && complete(&d->queue, *end);
     change(&m->generation, &m->sleepers);
+    return woke;
 }
 
 void cpu_barrier(struct device *d, uint32_t me)
@@ -150,16 +156,22 @@ void cpu_barrier(struct device *d, uint32_t me)
 
 /* ---- workers ---- */
 
-/* False: the queue is empty and the pool is to end. */
-static bool next_published(struct cpu_queue *q, uint64_t at)
+/* False: the queue is empty and the pool is to end.  woke: this worker has just woken the engine's thread.  It gives it its CPU where there is none
+ * to spare: a thread that spins is not put aside for one that woke before it has spun for as long as it may. */
+static bool next_published(struct cpu_queue *q, uint64_t at, bool woke)
 {
+    bool asleep = woke && atomic_load_explicit(&workers_alive, memory_order_relaxed) >= cpus;
     for (;;) {
         uint32_t seen = atomic_load(&q->published_word);
         if (atomic_load_explicit(&q->published, memory_order_acquire) > at)
             return true;
         if (atomic_load(&q->stop))
             return false;
-        wait_change(q, &q->published_word, seen, &q->published_sleepers);
+        if (asleep)
+            wait_asleep(&q->published_word, seen, &q->published_sleepers);
+        else
+            wait_change(q, &q->published_word, seen, &q->published_sleepers);
+        asleep = false;
     }
 }
 
@@ -193,7 +205,8 @@ static void *worker_main(void *arg)
         thread_pin(w->me);
     mem_forbid_push();
     int64_t left = 0; /* profile: when the last record was left */
-    for (uint64_t at = 0; next_published(q, at); at++) {
+    bool woke = false;
+    for (uint64_t at = 0; next_published(q, at, woke); at++) {
         const struct cpu_record *r = q->ring + at % CPU_RING;
         const char *what = r->name;
         uint64_t end = at + 1;
@@ -203,7 +216,7 @@ static void *worker_main(void *arg)
         if (r->run)
             r->run(d, w->me, d->n_threads, r->op);
         int64_t ran = p ? thread_now_ns() : 0;
-        meet(d, w->me, &end); /* marks too: a record's place is used again once it is completed, so all must have read it */
+        woke = meet(d, w->me, &end); /* marks too: a record's place is used again once it is completed, so all must have read it */
         if (p)
             left = profile_add(p, what, left, started, ran);
     }
