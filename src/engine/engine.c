@@ -3,7 +3,7 @@
  *     sched_take, sched_admit | sched_plan -> batch_run (model_forward: only enqueued) -> model_wait -> resolve_step
  *                               no memory is asked for from here on (base/mem.h, mem_forbid_push)
  *
- * Consumers are woken after the next run, so that the device works meanwhile.
+ * Consumers are woken, and figures published, after the next run, so that the device works meanwhile.
  * Up to steps_in_flight steps are between run and commit; with one, plan follows commit directly. */
 #include "base/log.h"
 #include "base/mem.h"
@@ -155,6 +155,7 @@ static bool make_step(struct engine *e, struct step *s)
         sched_plan(e, s);
         worked = s->item_count && run(e, s);
     }
+    publish_stats(e); /* as of the last commit and with what the next step took: while the device works */
     ring_wake(e);
     if (e->step_pending == e->cfg.steps_in_flight || (!worked && e->step_pending)) {
         commit(e);
@@ -176,9 +177,10 @@ static bool turn(struct engine *e)
     }
     bool worked = make_step(e, s);
     check_state(e);
-    publish_stats(e);
-    if (engine_gate_wanted(e->cfg.gate)) /* the next run is another engine's */
+    if (engine_gate_wanted(e->cfg.gate)) { /* the next run is another engine's */
+        publish_stats(e);
         ring_wake(e);
+    }
     engine_gate_leave(e->cfg.gate);
     return worked;
 }
