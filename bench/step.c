@@ -1,10 +1,11 @@
 /* bench/step.c - where a decode step's time goes: per kind of record, at barriers, outside kernels.
  *
- * Usage: bench_step MODEL [-t threads] [-n sequences] [-d depth] [-p rows] [-r steps] [-k format] [-b backend] [-e]
+ * Usage: bench_step MODEL [-t threads] [-n sequences] [-d depth] [-p rows] [-r steps] [-k format] [-b backend] [-w spin us] [-e]
  * Every step is one row of each sequence, greedy; with -p a whole prompt of so many rows, each time from the beginning.  Times are
  * worker 0's; "host" is what enqueuing takes on the calling thread, "outside" all of a step's wall time in which worker 0 ran no
- * record.  -e: through the engine, whose requests are polled by this thread; "outside" is then what the whole loop costs: plan,
- * commit, events.  -b cuda: no records; what of a step the host works, which is all of it in which the loop does not wait for the device. */
+ * record, less what reading the clock at every record takes.  -e: through the engine, whose requests are polled by this thread; "outside"
+ * is then what the whole loop costs: plan, commit, events.  -b cuda: no records; what of a step the host works, which is all of it in which the
+ * loop does not wait for the device. */
 #include "../tests/model_run.h"
 #include "engine/engine.h"
 
@@ -19,7 +20,7 @@ enum { SEQUENCES_MAX = 256, ROWS_MAX = 512 };
 
 struct options {
     const char *path, *kv, *backend;
-    uint32_t threads, sequences, depth, prompt, steps;
+    uint32_t threads, sequences, depth, prompt, steps, spin_us;
     bool engine;
 };
 
@@ -102,13 +103,25 @@ static void fill(struct run *r, const struct options *o)
     }
 }
 
-static void print(const struct cpu_profile *p, const struct options *o, int64_t wall, int64_t host)
+/* What one reading of the clock takes: the profile has one between any two records. */
+static double clock_us(void)
+{
+    enum { READS = 100000 };
+    int64_t begin = thread_now_ns();
+    for (int i = 0; i < READS; i++)
+        thread_now_ns();
+    return (double)(thread_now_ns() - begin) * 1e-3 / READS;
+}
+
+/* Returns what reading the clock takes of a step, us. */
+static double print(const struct cpu_profile *p, const struct options *o, int64_t wall, int64_t host)
 {
     double per = 1e-3 / o->steps;
     int64_t run = 0, wait = 0;
+    uint64_t records = 0;
     if (strcmp(o->backend, "cpu") != 0) {
         printf("step %.1f us: waits for the device %.1f, host works %.1f\n", (double)wall * per, (double)waited_ns * per, (double)(wall - waited_ns) * per);
-        return;
+        return 0;
     }
     printf("%-20s %8s %10s %8s %10s\n", "record", "a step", "us run", "% step", "us wait");
     for (uint32_t i = 0; i < p->count; i++) {
@@ -116,10 +129,13 @@ static void print(const struct cpu_profile *p, const struct options *o, int64_t 
         printf("%-20s %8.1f %10.1f %8.1f %10.1f\n", r->name, (double)r->count / o->steps, (double)r->run_ns * per,
                100.0 * (double)r->run_ns / (double)wall, (double)r->wait_ns * per);
         run += r->run_ns;
+        records += r->count;
         wait += r->wait_ns;
     }
-    printf("step %.1f us: records %.1f, barriers %.1f, outside %.1f (host enqueues %.1f)\n", (double)wall * per, (double)run * per,
-           (double)wait * per, (double)(wall - run - wait) * per, (double)host * per);
+    double clocks = clock_us() * (double)records / o->steps;
+    printf("step %.1f us: records %.1f, barriers %.1f, clocks %.1f, outside %.1f (host enqueues %.1f)\n", (double)wall * per, (double)run * per,
+           (double)wait * per, clocks, (double)(wall - run - wait) * per - clocks, (double)host * per);
+    return clocks;
 }
 
 static void profile_begin(struct run *r, const struct options *o, struct cpu_profile *profile)
@@ -150,11 +166,60 @@ static int64_t prompts(struct run *r, const struct options *o)
 
 /* ---- through the engine ---- */
 
-static struct engine_request *submit(struct engine *e, uint32_t i, uint32_t tokens)
+enum { STEPS_MAX = 4096 };
+
+/* what worker 0 had idled, and the engine's thread worked, when each step was committed */
+struct steps {
+    const struct cpu_profile *profile;
+    int64_t idle[STEPS_MAX], worked[STEPS_MAX];
+    uint32_t count;
+};
+
+/* Bytes of an id, for a stop string nothing matches: called on the engine's thread at each commit, when the workers rest. */
+static int on_token(void *ctx, uint32_t id, struct buf *out)
 {
+    struct steps *t = ctx;
+    int64_t idle = t->profile->idle_ns;
+    (void)id;
+    if (t->count < STEPS_MAX && (t->count == 0 || t->idle[t->count - 1] != idle)) { /* all ids are asked for once before the first step */
+        t->idle[t->count] = idle;
+        t->worked[t->count++] = thread_cpu_ns();
+    }
+    buf_char(out, 'x');
+    return out->failed;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of n steps: the middle is what a quiet machine has, whatever else took the CPU in some of them. */
+static void print_spread(const char *what, int64_t *at, uint32_t n, double less_us)
+{
+    for (uint32_t i = 0; i + 1 < n; i++)
+        at[i] = at[i + 1] - at[i];
+    qsort(at, --n, sizeof *at, by_value);
+    printf("%s, by step: least %.1f us, a quarter below %.1f, half below %.1f\n", what, (double)at[0] * 1e-3 - less_us,
+           (double)at[n / 4] * 1e-3 - less_us, (double)at[n / 2] * 1e-3 - less_us);
+}
+
+static void print_steps(struct steps *t, uint32_t n, double clocks)
+{
+    n = n < t->count ? n : t->count;
+    if (n < 4)
+        return;
+    print_spread("outside", t->idle + (t->count - n), n, clocks);
+    print_spread("engine's thread works", t->worked + (t->count - n), n, 0);
+}
+
+static struct engine_request *submit(struct engine *e, uint32_t i, uint32_t tokens, bool last)
+{
+    static const struct str never = STR("never");
     struct err err = {0};
     struct engine_request *q = NULL;
-    struct engine_request_config c = {.max_tokens = tokens, .sampling = greedy, .no_reuse = true, .ring = tokens};
+    struct engine_request_config c = {.max_tokens = tokens, .sampling = greedy, .no_reuse = true, .ring = tokens, .stops = &never, .stop_count = last};
     uint32_t id = 5 + i * 7;
     for (uint32_t k = 0; k < 6; k++)
         c.sampling.order[k] = (uint8_t)k;
@@ -168,6 +233,7 @@ static void run_engine(struct run *r, const struct options *o)
 {
     static struct engine_request *q[SEQUENCES_MAX];
     static struct cpu_profile profile;
+    static struct steps times = {.profile = &profile};
     struct engine_gate gate; /* held while they are submitted: they begin together */
     struct engine *e = NULL;
     struct err err = {0};
@@ -175,11 +241,11 @@ static void run_engine(struct run *r, const struct options *o)
     uint32_t done = 0;
     engine_gate_init(&gate);
     struct engine_config cfg = {.model = r->model, .device = r->device, .gate = &gate, .state_bytes = (uint64_t)2 << 30, .rows_max = ROWS_MAX,
-                                .running_max = SEQUENCES_MAX};
+                                .running_max = SEQUENCES_MAX, .id_bytes = on_token, .id_bytes_ctx = &times};
     must(engine_open(&cfg, &e, &err), &err);
     engine_gate_enter(&gate);
     for (uint32_t i = 0; i < o->sequences; i++)
-        q[i] = submit(e, i, o->steps);
+        q[i] = submit(e, i, o->steps, i + 1 == o->sequences);
     profile_begin(r, o, &profile);
     int64_t begin = thread_now_ns();
     engine_gate_leave(&gate);
@@ -201,13 +267,13 @@ static void run_engine(struct run *r, const struct options *o)
     profile_end(r, o);
     struct options steps = *o;
     steps.steps = (uint32_t)stats.steps;
-    print(&profile, &steps, wall, 0);
+    print_steps(&times, o->steps - o->steps / 8, print(&profile, &steps, wall, 0));
     engine_gate_free(&gate);
 }
 
 static bool parse(int argc, char **argv, struct options *o)
 {
-    for (int c; (c = getopt(argc, argv, "t:n:d:p:r:k:b:e")) != -1;) {
+    for (int c; (c = getopt(argc, argv, "t:n:d:p:r:k:b:w:e")) != -1;) {
         uint32_t v = c == '?' || c == 'e' || c == 'k' || c == 'b' ? 0 : (uint32_t)strtoul(optarg, NULL, 10);
         if (c == 't')
             o->threads = v;
@@ -219,6 +285,8 @@ static bool parse(int argc, char **argv, struct options *o)
             o->prompt = v;
         else if (c == 'r')
             o->steps = v;
+        else if (c == 'w')
+            o->spin_us = v;
         else if (c == 'k')
             o->kv = optarg;
         else if (c == 'b')
@@ -237,13 +305,13 @@ int main(int argc, char **argv)
 {
     struct options o = {.kv = "f16", .backend = "cpu", .sequences = 1, .depth = 32, .steps = 64};
     if (!parse(argc, argv, &o)) {
-        fprintf(stderr, "usage: bench_step MODEL [-t threads] [-n sequences, at most %d] [-d depth] [-p rows] [-r steps] [-k format] [-b cpu|cuda] [-e]\n",
-                SEQUENCES_MAX);
+        fprintf(stderr, "usage: bench_step MODEL [-t threads] [-n sequences, at most %d] [-d depth] [-p rows] [-r steps] [-k format] [-b cpu|cuda] "
+                "[-w spin us] [-e]\n", SEQUENCES_MAX);
         return 1;
     }
     struct err err = {0};
     struct run r;
-    struct run_config cfg = {.backend = o.backend, .threads = o.threads, .kv = o.kv, .rows_max = ROWS_MAX,
+    struct run_config cfg = {.backend = o.backend, .threads = o.threads, .spin_us = o.spin_us, .kv = o.kv, .rows_max = ROWS_MAX,
                              .context = (o.depth > o.prompt ? o.depth : o.prompt) + o.steps + 8,
                              .logit_rows_max = o.sequences, .kv_bytes = (uint64_t)2 << 30};
     must(run_open(&r, o.path, &cfg, &err), &err);

@@ -15,6 +15,7 @@ struct run_config {
     const char *backend; /* "ref", "cpu", or "cuda" where it was built */
     const char *level;   /* NULL = best */
     uint32_t threads;    /* 0 = all */
+    uint32_t spin_us;    /* how long idle workers spin; 0 = the default */
     const char *kv;      /* as kv_formats_parse reads it */
     uint32_t context, rows_max, logit_rows_max;
     uint64_t kv_bytes;
@@ -49,7 +50,7 @@ static inline int run_open(struct run *r, const char *path, const struct run_con
 {
     *r = (struct run){0};
     const struct backend *b = run_backend(cfg->backend);
-    struct device_config dev = {.n_threads = cfg->threads, .level = cfg->level};
+    struct device_config dev = {.n_threads = cfg->threads, .level = cfg->level, .spin_us = cfg->spin_us};
     int rc = b->device_open(&dev, &r->device, err);
     if (rc == 0) {
         struct model_options opt = {.context = cfg->context, .rows_max = cfg->rows_max, .logit_rows_max = cfg->logit_rows_max,
