@@ -185,6 +185,15 @@ static int keep_rows(struct engine *e, struct seq *s, const struct step_item *it
     return rc;
 }
 
+/* How much of the prompt is read; read again after a pre-emption, it stays what it was. */
+static void note_progress(struct seq *s)
+{
+    struct engine_request *r = s->request;
+    uint32_t covered = kv_seq_covered(s->kv), read = covered < r->prompt_count ? covered : r->prompt_count;
+    if (s->choice == 0 && read > atomic_load_explicit(&r->progress, memory_order_relaxed))
+        atomic_store(&r->progress, read);
+}
+
 static void resolve_generated(struct engine *e, struct seq *s, const struct step_item *it, const struct sample_result *results)
 {
     struct round_end end;
@@ -199,8 +208,7 @@ static void resolve_generated(struct engine *e, struct seq *s, const struct step
         seq_fail(e, s, &err);
         return;
     }
-    if (s->choice == 0 && s->generated == 0)
-        atomic_store(&s->request->progress, kv_seq_covered(s->kv));
+    note_progress(s);
     if (kv_seq_covered(s->kv) + 1 >= s->request->prompt_count)
         sched_queue_followers(e, s->request);
     if (end.over)

@@ -1,0 +1,139 @@
+/* Coverage is exact: what a cancelled answer had computed is known afterwards, no more and no less, in whatever state the cancel found it; and
+ * the first token leaves before its own forward, so a consumer that stops there leaves the prompt alone. */
+#include "engine_rig.h"
+
+enum { PROMPT = 150, MORE = 20, ANSWER = 80 };
+
+static struct engine_gate gate; /* while we hold it the engine plans nothing; mostly we have it between any two of its turns */
+static uint32_t prompt[PROMPT + ANSWER + MORE];
+
+static int setup(void **state)
+{
+    (void)state;
+    engine_gate_init(&gate);
+    rig_open(&rig, &(struct engine_config){.gate = &gate});
+    rig_prompt(90, prompt, PROMPT + ANSWER + MORE);
+    for (uint32_t i = 30; i < PROMPT; i++) /* there is something to copy */
+        prompt[i] = prompt[i - 30];
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    rig_teardown(state);
+    engine_gate_free(&gate);
+    return 0;
+}
+
+static struct engine_request_config config(uint32_t seed)
+{
+    struct engine_request_config c = rig_request(ANSWER, 0.4f, seed);
+    rig_logprobs(&c);
+    c.no_reuse = false;
+    return c;
+}
+
+/* Turn by turn until `tokens` have come and so many positions of the prompt are read; then cancelled.  Returns the tokens there were. */
+static uint32_t cancelled_at(const struct engine_request_config *c, uint32_t tokens, uint32_t positions, uint32_t *answer, uint32_t *read)
+{
+    struct engine_request *q = rig_submit(&rig, c, prompt, PROMPT);
+    struct engine_event e;
+    uint32_t n = 0;
+    bool done = false, told = false;
+    while (!done) {
+        engine_gate_enter(&gate);
+        while (!done && engine_poll(q, &e)) {
+            done = e.kind == ENGINE_DONE;
+            if (!done)
+                answer[n++] = e.id;
+        }
+        if (!told && !done && n >= tokens && engine_request_progress(q) >= positions) {
+            *read = engine_request_progress(q);
+            engine_request_cancel(q);
+            told = true;
+        }
+        engine_gate_leave(&gate);
+    }
+    assert_true(told);
+    assert_int_equal(engine_request_outcome(q, 0)->finish, ENGINE_CANCELLED);
+    assert_int_equal(engine_request_outcome(q, 0)->completion_count, n);
+    engine_request_release(q);
+    return n;
+}
+
+/* The text goes on with other ids: so much of it is known, and the answer is that of a cold run. */
+static void assert_known(const struct engine_request_config *c, const uint32_t *ids, uint32_t count, uint32_t known)
+{
+    static struct rig_result warm, cold;
+    struct engine_request_config plain = *c;
+    plain.max_tokens = 12;
+    plain.propose = 0;
+    rig_run(&rig, &plain, ids, count, &warm);
+    assert_int_equal(warm.outcome.cached_count, known);
+    plain.no_reuse = true;
+    rig_run(&rig, &plain, ids, count, &cold);
+    rig_assert_equal(&cold, &warm);
+}
+
+static void who_stops_at_the_first_token_covers_the_prompt(void **state)
+{
+    uint32_t answer[ANSWER], read = 0;
+    (void)state;
+    struct engine_request_config c = config(1);
+    char tenant[8];
+    uint32_t tries = 0;
+    do { /* on a busy machine the engine may have had two turns before we had ours */
+        assert_true(tries < 100);
+        snprintf(tenant, sizeof tenant, "%u", tries++);
+        c.tenant = str_of(tenant);
+    } while (cancelled_at(&c, 1, 0, answer, &read) != 1);
+    prompt[PROMPT] = answer[0];
+    assert_known(&c, prompt, PROMPT + MORE, PROMPT);
+}
+
+static void rows_of_a_prompt_stay_known(void **state)
+{
+    static const uint32_t at[] = {1, 31, 32, 33, 100, 140};
+    uint32_t answer[ANSWER], read = 0;
+    (void)state;
+    for (uint32_t i = 0; i < sizeof at / sizeof *at; i++) {
+        char tenant[8];
+        snprintf(tenant, sizeof tenant, "%u", i);
+        struct engine_request_config c = config(2);
+        c.chunk_max = 1 + 4 * i;
+        c.tenant = str_of(tenant);
+        assert_int_equal(cancelled_at(&c, 0, at[i], answer, &read), 0);
+        assert_in_range(read, at[i], PROMPT - 1);
+        assert_known(&c, prompt, PROMPT, read);
+    }
+}
+
+/* The round in flight is rolled back; the last token that came was never fed. */
+static void tokens_of_an_answer_stay_known(void **state)
+{
+    uint32_t answer[ANSWER], read = 0;
+    (void)state;
+    for (uint32_t i = 0; i < 9; i++) {
+        char tenant[8];
+        snprintf(tenant, sizeof tenant, "%u", i);
+        struct engine_request_config c = config(3 + i);
+        c.tenant = str_of(tenant);
+        c.propose = i % 3 ? ENGINE_PROPOSE_ECHO | ENGINE_PROPOSE_LOOKUP : 0;
+        c.propose_depth = i % 3 * 5;
+        uint32_t n = cancelled_at(&c, 2 + 7 * i, PROMPT, answer, &read);
+        assert_in_range(n, 2 + 7 * i, ANSWER - 1);
+        memcpy(prompt + PROMPT, answer, n * sizeof *answer);
+        prompt[PROMPT + n] = (answer[n - 1] + 1) % RIG_VOCAB;
+        assert_known(&c, prompt, PROMPT + n + 5, PROMPT + n - 1);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(who_stops_at_the_first_token_covers_the_prompt, setup, teardown),
+        cmocka_unit_test_setup_teardown(rows_of_a_prompt_stay_known, setup, teardown),
+        cmocka_unit_test_setup_teardown(tokens_of_an_answer_stay_known, setup, teardown),
+    };
+    return rig_run_group(tests);
+}
