@@ -339,6 +339,8 @@ def test_kv_formats(tmp_path):
         config.write_text(text)
         done = run("info", LLAMA, "--kv-config", config, status=1)
         assert done.returncode != 0 and word in done.stderr.decode(), (text, done.stderr)
+    config.write_text('[{"layer": 0, "format": "q8"}]')  # a layer that could not have it is no layer that silently has not
+    assert "layer 0 is recurrent" in run("info", os.path.join(os.path.dirname(LLAMA), "lfm2"), "--kv-config", config, status=1).stderr.decode()
     for name in ("k8v5", "v4", "q8:k8v4", "a8g16"):
         for verb in (("info", LLAMA), ("generate", LLAMA, "--prompt", "x")):
             assert name in run(*verb, "--kv", name, status=2).stderr.decode()

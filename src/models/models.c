@@ -160,6 +160,9 @@ static int kv_layers_share(struct model *m, struct err *err)
         if (m->hp.mlp_only[layer]) {
             return err_set(err, ERR_FORMAT, "kv config: layer %u stores nothing", layer);
         }
+        if (m->hp.recurrent[layer]) {
+            return err_set(err, ERR_FORMAT, "kv config: layer %u is recurrent: it keeps no keys and values", layer);
+        }
         if (from != 0) {
             return err_set(err, ERR_FORMAT, "kv config: layer %u reads what layer %u stores: it has no format of its own", layer,
                            from - 1);

@@ -18,7 +18,9 @@ const uint32_t machine_count = COUNT(machine_words);
 const char *const kv_words[] = {"f32", "f16",   "bf16",  "q8",    "a8g32", "a8g64", "a4g32",
                                 "q4h", "tq4",   "tq3",   "k8v4",  "k8v3",  "k4v4",  "f16:q8",
                                 /* kv_start inside the prompt, at a page's end; and in the middle of the answer */
-                                "q8 from 96", "k8v4 from 165"};
+                                "q8 from 96", "k8v4 from 165",
+                                /* the first layer that keeps keys and values has a format of its own */
+                                "f16, one layer q8", "k8v4, one layer bf16:f16"};
 const uint32_t kv_count = COUNT(kv_words);
 
 const struct propose_word propose_words[] = {

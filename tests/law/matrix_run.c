@@ -35,13 +35,32 @@ static int id_bytes(void *ctx, uint32_t id, struct buf *out)
     return out->failed;
 }
 
-/* "FORMAT" or "FORMAT from START" */
-static int format_parse(const char *word, struct model_options *opt)
+/* "FORMAT", "FORMAT from START", or "FORMAT, one layer FORMAT" */
+static int format_parse(const char *word, struct model_options *opt, struct model_kv_layer *one)
 {
-    size_t n = strcspn(word, " ");
-    if (word[n])
-        opt->kv_start = (uint32_t)strtoul(word + n + strlen(" from "), NULL, 10);
-    return kv_formats_parse(word, n, &opt->k_format, &opt->v_format);
+    static const char layer[] = ", one layer ", from[] = " from ";
+    size_t n = strcspn(word, ", ");
+    int rc = kv_formats_parse(word, n, &opt->k_format, &opt->v_format);
+    if (strncmp(word + n, from, sizeof from - 1) == 0)
+        opt->kv_start = (uint32_t)strtoul(word + n + sizeof from - 1, NULL, 10);
+    if (rc || strncmp(word + n, layer, sizeof layer - 1))
+        return rc;
+    word += n + sizeof layer - 1;
+    opt->kv_layers = one;
+    opt->kv_layer_count = 1;
+    return kv_formats_parse(word, strlen(word), &one->k_format, &one->v_format);
+}
+
+/* A layer's own format: the first layer that can have one. */
+static int open_model(const char *path, struct device *d, const struct model_options *opt, struct model_kv_layer *one, struct model **out, struct err *err)
+{
+    int rc = model_open(path, d, opt, out, err);
+    for (one->layer = 0; rc == ERR_FORMAT && opt->kv_layer_count && one->layer < 8;) {
+        one->layer++;
+        err_none(err);
+        rc = model_open(path, d, opt, out, err);
+    }
+    return rc;
 }
 
 /* The first model of the list with the same vocabulary, if it can hold the format. */
@@ -66,17 +85,18 @@ static int open_machine(const struct matrix *x, struct machine *m, const struct 
     const struct backend *b;
     struct device_config dev = {.n_threads = w->threads, .level = w->level};
     struct model_options opt = {.rows_max = ROWS_MAX, .context = 512, .steps_in_flight = w->steps};
+    struct model_kv_layer one = {0};
     close_machine(m);
     *m = *which;
     m->open = true;
-    if (format_parse(kv_words[m->of_kv], &opt))
+    if (format_parse(kv_words[m->of_kv], &opt, &one))
         return err_set(err, ERR_ARGUMENT, "no state format '%s'", kv_words[m->of_kv]);
     int rc = backends_find(w->backend, &b, err);
     if (rc == 0)
         rc = b->device_open(&dev, &m->device, err);
     if (rc == 0)
-        rc = model_open(x->models[m->of_model], m->device, &opt, &m->model, err);
-    opt.kv_start = 0; /* the model's, not the draft's */
+        rc = open_model(x->models[m->of_model], m->device, &opt, &one, &m->model, err);
+    opt.kv_start = opt.kv_layer_count = 0; /* the model's, not the draft's */
     if (rc == 0)
         rc = open_draft(x, m, &opt, err);
     if (rc == 0) {
