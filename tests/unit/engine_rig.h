@@ -28,11 +28,15 @@
 #ifndef RIG_BACKEND
 #define RIG_BACKEND "ref"
 #endif
+#ifndef RIG_LAYER_COUNT
+#define RIG_LAYER_COUNT 2
+#endif
 
 enum { RIG_VOCAB = 64, RIG_HIDDEN = 32, RIG_HEADS = RIG_MICRO ? 1 : 8, RIG_HEAD_DIM = 64, RIG_FFN = RIG_MICRO ? 32 : 48,
-       RIG_LAYERS = 2, RIG_IDS_MAX = 600 };
+       RIG_LAYERS = RIG_LAYER_COUNT, RIG_IDS_MAX = 600 };
 
 static int rig_window; /* of every layer; 0 = none */
+static bool rig_gemma; /* Gemma 3's kind: the first layer has windows of rig_window, the last one sees everything */
 
 static uint32_t rig_seed = 7;  /* of the weights of the next model written */
 static uint32_t rig_steps = 1; /* in flight, of every engine opened */
@@ -80,6 +84,24 @@ static inline void rig_layer(struct rig_file *f, uint32_t l)
         snprintf(name, sizeof name, "model.layers.%u.%s.weight", l, list[i].name);
         rig_tensor(f, name, list[i].rows, list[i].cols, 0.8f);
     }
+    static const char *const gemma[] = {"pre_feedforward_layernorm", "post_feedforward_layernorm", "self_attn.q_norm", "self_attn.k_norm"};
+    for (size_t i = 0; rig_gemma && i < sizeof gemma / sizeof *gemma; i++) {
+        char name[128];
+        snprintf(name, sizeof name, "model.layers.%u.%s.weight", l, gemma[i]);
+        rig_tensor(f, name, i < 2 ? RIG_HIDDEN : RIG_HEAD_DIM, 0, 1);
+    }
+}
+
+static inline void rig_architecture(struct buf *config)
+{
+    if (rig_gemma)
+        buf_printf(config, "{\"model_type\":\"gemma3_text\",\"architectures\":[\"Gemma3ForCausalLM\"],\"sliding_window\":%d,"
+                   "\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"query_pre_attn_scalar\":%d,\"rope_local_base_freq\":10000.0,",
+                   rig_window, RIG_HEAD_DIM);
+    else if (rig_window)
+        buf_printf(config, "{\"model_type\":\"mistral\",\"architectures\":[\"MistralForCausalLM\"],\"sliding_window\":%d,", rig_window);
+    else
+        buf_z(config, "{\"model_type\":\"llama\",\"architectures\":[\"LlamaForCausalLM\"],");
 }
 
 static inline void rig_write(const char *dir, const char *name, const void *data, size_t n, const void *more, size_t more_n)
@@ -111,14 +133,12 @@ static inline void rig_model_write(const char *dir)
     buf_put(&head, &n, sizeof n);
     buf_str(&head, buf_view(&f.header));
     rig_write(dir, "model.safetensors", head.p, head.n, f.data.p, f.data.n);
-    if (rig_window)
-        buf_printf(&config, "{\"model_type\":\"mistral\",\"architectures\":[\"MistralForCausalLM\"],\"sliding_window\":%d,", rig_window);
-    else
-        buf_z(&config, "{\"model_type\":\"llama\",\"architectures\":[\"LlamaForCausalLM\"],");
+    rig_architecture(&config);
     buf_printf(&config, "\"hidden_size\":%d,\"intermediate_size\":%d,"
                "\"num_hidden_layers\":%d,\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"head_dim\":%d,\"vocab_size\":%d,"
-               "\"max_position_embeddings\":%d,\"rms_norm_eps\":1e-6,\"hidden_act\":\"silu\",\"rope_theta\":10000.0,"
-               "\"tie_word_embeddings\":false}", RIG_HIDDEN, RIG_FFN, RIG_LAYERS, RIG_HEADS, RIG_HEADS, RIG_HEAD_DIM, RIG_VOCAB, RIG_CONTEXT);
+               "\"max_position_embeddings\":%d,\"rms_norm_eps\":1e-6,\"%s\":\"%s\",\"rope_theta\":10000.0,"
+               "\"tie_word_embeddings\":false}", RIG_HIDDEN, RIG_FFN, RIG_LAYERS, RIG_HEADS, RIG_HEADS, RIG_HEAD_DIM, RIG_VOCAB, RIG_CONTEXT,
+               rig_gemma ? "hidden_activation" : "hidden_act", rig_gemma ? "gelu_pytorch_tanh" : "silu");
     rig_write(dir, "config.json", config.p, config.n, NULL, 0);
     buf_free(&f.header);
     buf_free(&f.data);
@@ -145,7 +165,7 @@ static inline void rig_engine(struct rig *r, const struct engine_config *with)
     struct engine_config cfg = *with;
     cfg.model = r->model;
     cfg.device = r->device;
-    cfg.id_bytes = rig_id_bytes;
+    cfg.id_bytes = cfg.id_bytes ? cfg.id_bytes : rig_id_bytes;
     cfg.check_every = cfg.check_every ? cfg.check_every : 1;
     cfg.steps_in_flight = rig_steps;
     cfg.rows_max = cfg.rows_max ? cfg.rows_max : 32;

@@ -86,6 +86,42 @@ static void events_come_in_order(void **state)
     assert_int_equal(b.done.usage.cached_tokens, 7); /* all but the last token of a known prompt */
 }
 
+/* Plainly one forward a token after the first; guessed tokens save theirs. */
+static void figures_say_what_happened(void **state)
+{
+    static struct answer plain, guessed;
+    uint32_t ids[60];
+    (void)state;
+    for (uint32_t i = 0; i < 60; i++)
+        ids[i] = 20 + i % 7;
+    struct rh_sampling sampling;
+    static const struct rh_bias few[] = {{20, 60}, {21, 60}, {22, 60}}; /* the text runs in circles */
+    rh_sampling_default(model, &sampling);
+    sampling.temperature = 0;
+    sampling.biases = few;
+    sampling.bias_count = 3;
+    struct rh_request_options o = {.ids = ids, .id_count = 60, .max_tokens = 50, .ignore_eos = true, .sampling = &sampling, .propose = "none"};
+    collect(submit(model, &o), &plain);
+    o.propose = "lookup";
+    o.propose_depth = 6;
+    collect(submit(model, &o), &guessed);
+    for (int i = 0; i < 2; i++) {
+        const struct rh_event *e = i ? &guessed.done : &plain.done;
+        const struct rh_speculation *s = &e->speculation;
+        const struct rh_timings *t = &e->timings;
+        assert_int_equal(e->usage.completion_tokens, 50);
+        assert_true(i ? s->decode_forwards < 49 : s->decode_forwards == 49);
+        assert_int_equal(s->forwards_saved, 49 - s->decode_forwards);
+        assert_true(s->tokens_per_forward == 50.0 / s->decode_forwards);
+        assert_true(t->decode_tokens_per_s == 49 / t->decode_ms * 1e3);
+        assert_true(t->prefill_tokens_per_s == (e->usage.prompt_tokens - e->usage.cached_tokens) / t->prefill_ms * 1e3);
+        assert_int_equal(s->drafted, s->accepted + s->rejected);
+        assert_true(i ? s->rounds > 0 && s->accepted > 0 : s->rounds + s->drafted == 0);
+    }
+    assert_int_equal(plain.count, guessed.count);
+    assert_memory_equal(plain.ids, guessed.ids, plain.count * sizeof *plain.ids);
+}
+
 static void a_chat_goes_on_from_its_own_state(void **state)
 {
     static struct answer a, b;
@@ -334,6 +370,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(events_come_in_order),
+        cmocka_unit_test(figures_say_what_happened),
         cmocka_unit_test(a_chat_goes_on_from_its_own_state),
         cmocka_unit_test(an_edited_answer_keeps_the_prompt),
         cmocka_unit_test(preparation_errors_are_events),
