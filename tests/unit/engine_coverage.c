@@ -33,8 +33,9 @@ static struct engine_request_config config(uint32_t seed)
     return c;
 }
 
-/* Turn by turn until `tokens` have come and so many positions of the prompt are read; then cancelled.  Returns the tokens there were. */
-static uint32_t cancelled_at(const struct engine_request_config *c, uint32_t tokens, uint32_t positions, uint32_t *answer, uint32_t *read)
+/* Turn by turn until `tokens` have come and so many positions of the prompt are read; then cancelled.  Returns the tokens there were; UINT32_MAX:
+ * it was over before. */
+static uint32_t cancel_try(const struct engine_request_config *c, uint32_t tokens, uint32_t positions, uint32_t *answer, uint32_t *read)
 {
     struct engine_request *q = rig_submit(&rig, c, prompt, PROMPT);
     struct engine_event e;
@@ -54,10 +55,26 @@ static uint32_t cancelled_at(const struct engine_request_config *c, uint32_t tok
         }
         engine_gate_leave(&gate);
     }
-    assert_true(told);
-    assert_int_equal(engine_request_outcome(q, 0)->finish, ENGINE_CANCELLED);
-    assert_int_equal(engine_request_outcome(q, 0)->completion_count, n);
+    const struct engine_outcome *o = engine_request_outcome(q, 0);
+    told = told && o->finish == ENGINE_CANCELLED;
+    assert_int_equal(o->completion_count, n);
     engine_request_release(q);
+    return told ? n : UINT32_MAX;
+}
+
+/* So that at most `most` tokens had come: on a busy machine the engine may have turns before we have ours, so it is tried again, under another
+ * tenant each time. */
+static uint32_t cancelled_at(struct engine_request_config *c, uint32_t tokens, uint32_t most, uint32_t positions, uint32_t *answer, uint32_t *read)
+{
+    static char tenant[16];
+    static uint32_t number;
+    uint32_t n, tries = 0;
+    do {
+        assert_true(tries++ < 200);
+        snprintf(tenant, sizeof tenant, "%u", number++);
+        c->tenant = str_of(tenant);
+        n = cancel_try(c, tokens, positions, answer, read);
+    } while (n > most);
     return n;
 }
 
@@ -80,29 +97,20 @@ static void who_stops_at_the_first_token_covers_the_prompt(void **state)
     uint32_t answer[ANSWER], read = 0;
     (void)state;
     struct engine_request_config c = config(1);
-    char tenant[8];
-    uint32_t tries = 0;
-    do { /* on a busy machine the engine may have had two turns before we had ours */
-        assert_true(tries < 100);
-        snprintf(tenant, sizeof tenant, "%u", tries++);
-        c.tenant = str_of(tenant);
-    } while (cancelled_at(&c, 1, 0, answer, &read) != 1);
+    cancelled_at(&c, 1, 1, 0, answer, &read);
     prompt[PROMPT] = answer[0];
     assert_known(&c, prompt, PROMPT + MORE, PROMPT);
 }
 
 static void rows_of_a_prompt_stay_known(void **state)
 {
-    static const uint32_t at[] = {1, 31, 32, 33, 100, 140};
+    static const uint32_t at[] = {1, 31, 32, 33, 100, 120};
     uint32_t answer[ANSWER], read = 0;
     (void)state;
     for (uint32_t i = 0; i < sizeof at / sizeof *at; i++) {
-        char tenant[8];
-        snprintf(tenant, sizeof tenant, "%u", i);
         struct engine_request_config c = config(2);
-        c.chunk_max = 1 + 4 * i;
-        c.tenant = str_of(tenant);
-        assert_int_equal(cancelled_at(&c, 0, at[i], answer, &read), 0);
+        c.chunk_max = 1 + i;
+        cancelled_at(&c, 0, 0, at[i], answer, &read);
         assert_in_range(read, at[i], PROMPT - 1);
         assert_known(&c, prompt, PROMPT, read);
     }
@@ -114,13 +122,10 @@ static void tokens_of_an_answer_stay_known(void **state)
     uint32_t answer[ANSWER], read = 0;
     (void)state;
     for (uint32_t i = 0; i < 9; i++) {
-        char tenant[8];
-        snprintf(tenant, sizeof tenant, "%u", i);
         struct engine_request_config c = config(3 + i);
-        c.tenant = str_of(tenant);
         c.propose = i % 3 ? ENGINE_PROPOSE_ECHO | ENGINE_PROPOSE_LOOKUP : 0;
         c.propose_depth = i % 3 * 5;
-        uint32_t n = cancelled_at(&c, 2 + 7 * i, PROMPT, answer, &read);
+        uint32_t n = cancelled_at(&c, 2 + 7 * i, ANSWER - 1, PROMPT, answer, &read);
         assert_in_range(n, 2 + 7 * i, ANSWER - 1);
         memcpy(prompt + PROMPT, answer, n * sizeof *answer);
         prompt[PROMPT + n] = (answer[n - 1] + 1) % RIG_VOCAB;

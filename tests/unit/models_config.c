@@ -123,9 +123,9 @@ static void test_layers_without_state(void **state)
     (void)state;
     static const struct {
         const char *name, *named;
-        uint32_t layer;
-    } cases[] = {{"gemma4_e", "layer 3 reads what layer 2 stores", 3}, {"gemma3n", "layer 4 reads what layer 1 stores", 4},
-                 {"nemotron_h", "layer 1 stores nothing", 1}};
+        uint32_t layer, good; /* good: another one, that has a format of its own */
+    } cases[] = {{"gemma4_e", "layer 3 reads what layer 2 stores", 3, 0}, {"gemma3n", "layer 4 reads what layer 1 stores", 4, 0},
+                 {"nemotron_h", "layer 1 stores nothing", 1, 3}, {"nemotron_h", "layer 0 is recurrent", 0, 3}, {"lfm2", "layer 2 is recurrent", 2, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char dir[4096];
         struct device *d = NULL;
@@ -140,7 +140,7 @@ static void test_layers_without_state(void **state)
         if (strstr(err.text, cases[i].named) == NULL) {
             fail_msg("%s: expected '%s', got '%s'", cases[i].name, cases[i].named, err.text);
         }
-        own.layer = 0;
+        own.layer = cases[i].good;
         assert_int_equal(model_open(dir, d, &opt, &m, &err), 0);
         model_close(m);
         backend_trace.device_close(d);
