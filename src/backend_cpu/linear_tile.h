@@ -147,7 +147,7 @@
             ROWS(DECLARE_ACC, 0)                                                                                 \
             for (uint32_t at = 0, left = unit; at < blocks; at++) {                                              \
                 const uint8_t *body = b + (BHEAD);                                                               \
-                prefetch(body, BODY, delta);                                                                     \
+                prefetch(body, (BHEAD) + (BODY) + 64, delta); /* and what lies between bodies */                \
                 BLOCK(ROWS, W, D, M, SC, MN, START_WIDE, GROUP_SIGNED)                                                                     \
                 b = body + (BODY);                                                                               \
                 if (--left == 0)                                                                                 \
