@@ -119,8 +119,10 @@ static int hopper_allow(const struct device *d, struct err *err)
     rc = rc ? rc : carve(cuda_kernels_few[0], CUDA_KIND_COUNT * CUDA_FEW_WIDTHS, err);
     rc = rc ? rc : carve(cuda_kernels_row, CUDA_KIND_COUNT, err);
     for (int k = 0; k < CUDA_KIND_COUNT && rc == 0; k++) {
-        rc = carve(&cuda_kernels_tall[k].kernel, 1, err);
-        rc = rc ? rc : smem_allow(cuda_kernels_tall[k].kernel, (int)cuda_kernels_tall[k].smem, err);
+        for (int f = 0; f < CUDA_TALL_FORMS && rc == 0; f++) {
+            rc = carve(&cuda_kernels_tall[k][f].kernel, 1, err);
+            rc = rc ? rc : smem_allow(cuda_kernels_tall[k][f].kernel, (int)cuda_kernels_tall[k][f].smem, err);
+        }
         rc = rc ? rc : smem_allow(cuda_kernels_row[k], (int)d->smem_max, err);
         for (int w = 0; w < CUDA_FEW_WIDTHS && rc == 0; w++)
             rc = smem_allow(cuda_kernels_few[k][w], (int)d->smem_max, err);

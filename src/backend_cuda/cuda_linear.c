@@ -72,9 +72,11 @@ static int row_launch(struct device *d, enum cuda_kind kind, struct cuda_p_linea
 
 static int tall_launch(struct device *d, enum cuda_kind kind, const struct cuda_p_linear *p)
 {
-    const struct cuda_tall *k = &cuda_kernels_tall[kind];
-    uint32_t groups = blocks(p->tiles, CUDA_TALL_CLUSTER * CUDA_TALL_WIDE / CUDA_TILE);
-    uint64_t all = (uint64_t)groups * blocks(p->rows, CUDA_TALL_ROWS), most = d->workers / CUDA_TALL_CLUSTER;
+    const struct cuda_tall *k = cuda_kernels_tall[kind];
+    uint32_t rows = blocks(p->rows, CUDA_TALL_ROWS), most = d->workers / CUDA_TALL_CLUSTER;
+    if (k[1].kernel && 2ull * blocks(p->tiles, CUDA_TALL_CLUSTER * k->tiles) * rows <= most) /* weights come to more multiprocessors at once */
+        k++;
+    uint64_t all = (uint64_t)blocks(p->tiles, CUDA_TALL_CLUSTER * k->tiles) * rows;
     return cuda_launch(d, k->kernel, (uint32_t)(all < most ? all : most) * CUDA_TALL_CLUSTER, 1, 1, CUDA_TALL_THREADS, k->smem, p, sizeof *p);
 }
 
@@ -99,7 +101,7 @@ static int linear_launch(struct device *d, enum cuda_kind kind, struct cuda_p_li
     p->stages = cuda_row_stages(kind, p->units, in->norm_w != NULL, &smem);
     if (d->wgmma && p->rows == 1 && smem <= d->smem_max)
         return row_launch(d, kind, p, in, smem);
-    enum form form = d->wgmma && p->rows >= TALL_ROWS && cuda_kernels_tall[kind].kernel ? FORM_TALL : FORM_FRAGMENTS;
+    enum form form = d->wgmma && p->rows >= TALL_ROWS && cuda_kernels_tall[kind][0].kernel ? FORM_TALL : FORM_FRAGMENTS;
     int rc = in->packed == form ? 0 : pack(d, in, form == FORM_TALL);
     in->packed = form;
     p->x = d->packed;

@@ -7,6 +7,7 @@
  *   one warpgroup writes the sums that these leave in shared memory (gates, biases, what is added), while they are at the next tile
  *   of the last one, a warp fetches x and one the packed weights, by bulk copies
  * A piece of weights is given back once products that read it are under way: only then are its operands in registers.
+ * Where blocks would be fewer than half of the multiprocessors, they have half of the weights: both warpgroups the same 64 rows, each with 64 rows of x.
  * For a pair the first warpgroup has the gate, the second the same rows of up.  The two blocks of a cluster have other weights and the same rows of x: each fetches
  * half of these, for both.  Blocks stay and take tile after tile: 16 blocks of rows, then the next weights, so both are found in L2.  Unused registers go to those
  * that multiply.  The last tile of a block is written by all three.  The loop is short on purpose: what a warp does between its products decides the speed, and the compiler would make out addresses and
@@ -15,43 +16,45 @@
 #include "backend_cuda/weight_layout.cuh"
 #include "backend_cuda/wgmma.cuh"
 
-enum { ROWS = CUDA_TALL_ROWS, WIDE = CUDA_TALL_WIDE /* weight rows of a block */, SUMS = ROWS / 2, STAGE_BYTES = ROWS * 128, WARPS = 8, WRITERS = 128,
-       THREADS = CUDA_TALL_THREADS, BAND = 16, OUT_BYTES = ROWS * WIDE * 4, ROOM = 227 * 1024 - 2048 /* of shared memory, barriers and scales apart */,
+enum { ROWS = CUDA_TALL_ROWS, STAGE_BYTES = ROWS * 128, WARPS = 8, WRITERS = 128,
+       THREADS = CUDA_TALL_THREADS, BAND = 16, ROOM = 227 * 1024 - 2048 /* of shared memory, barriers and scales apart */,
        CLUSTER = CUDA_TALL_CLUSTER, HALF_STAGE = STAGE_BYTES / CLUSTER,
        EMPTY = 1, FULL = 3 /* named barriers: room for the sums of warpgroup 0, of 1; all sums are there */ };
 
-template <int BITS, int SCALE, int OFF> struct tall_form {
+/* TILES of 16 weight rows in a block: 8, or 4. */
+template <int BITS, int SCALE, int OFF, int TILES> struct tall_form {
     using lay = layout<BITS, SCALE, OFF>;
     enum { UNITS = BITS == 16 ? 2 : lay::piece_units /* of a piece: small copies come slowly */, PIECE = UNITS * lay::unit_bytes + lay::super_bytes,
-           PIECES = WARPS * PIECE, W = BITS == 6 ? 2 : PIECE > 2100 ? 3 : 5, MOST = (ROOM - OUT_BYTES - W * PIECES) / STAGE_BYTES, X = MOST < 6 ? MOST : 6,
+           PIECES = TILES * PIECE, SUMS = TILES * 8 /* of a thread */, OUT_BYTES = ROWS * TILES * 64,
+           W = 8 / TILES * (PIECE > 2100 ? 3 : 5), MOST = (ROOM - OUT_BYTES - W * PIECES) / STAGE_BYTES, X = MOST < 6 ? MOST : 6,
            TOTAL = 1024 + X * STAGE_BYTES + OUT_BYTES + W * PIECES };
 };
 
-/* Where a block works: rows of x, and the tile of weights of one of its warps. */
+/* Where a block works: rows of x, and the i-th of its tiles of weights. */
 struct spot {
     uint32_t row0, tile, part;
-    bool mine; /* else the warp keeps pace with nothing to write */
+    bool mine; /* else it keeps pace with nothing to write */
 };
 
-struct plan {
+template <int TILES> struct plan {
     uint32_t row_blocks, groups, total, rank;
     __device__ __forceinline__ plan(const cuda_p_linear &p)
     {
-        uint32_t tiles = p.pair ? p.tiles / 2 : p.tiles, per = p.pair ? 4 : 8;
+        uint32_t tiles = p.pair ? p.tiles / 2 : p.tiles, per = p.pair ? TILES / 2 : TILES;
         rank = cluster_rank();
         row_blocks = (p.rows + ROWS - 1) / ROWS;
         groups = ((tiles + per - 1) / per + CLUSTER - 1) / CLUSTER;
         total = row_blocks * groups;
     }
-    __device__ __forceinline__ spot at(const cuda_p_linear &p, uint32_t id, uint32_t warp) const
+    __device__ __forceinline__ spot at(const cuda_p_linear &p, uint32_t id, uint32_t i) const
     {
         uint32_t band = id / (BAND * groups), rest = id - band * BAND * groups, left = row_blocks - band * BAND, rows = left < BAND ? left : BAND;
         uint32_t block = rest / rows * CLUSTER + rank;
         spot s;
         s.row0 = (band * BAND + rest % rows) * ROWS;
-        s.tile = p.pair ? block * 4 + warp % 4 : block * 8 + warp;
+        s.tile = p.pair ? block * (TILES / 2) + i % (TILES / 2) : block * TILES + i;
         s.mine = s.tile < (p.pair ? p.tiles / 2 : p.tiles);
-        s.part = p.pair ? warp / 4 : 0;
+        s.part = p.pair ? i / (TILES / 2) : 0;
         while (!p.pair && s.part + 1 < p.part_count && s.tile >= p.part[s.part + 1].tile_first)
             s.part++;
         s.tile -= p.pair ? 0 : p.part[s.part].tile_first;
@@ -74,32 +77,32 @@ struct places {
     uint32_t stages, rings, full, empty, filled, used;
 };
 
-/* Packed weights of the block's eight tiles, piece after piece, a lane a tile. */
-template <int BITS, int SCALE, int OFF>
-static __device__ void fetch_weights(const cuda_p_linear &p, const plan &all, const places &to, uint32_t first, uint32_t step, uint32_t lane)
+/* Packed weights of the block's tiles, piece after piece, a lane a tile. */
+template <int BITS, int SCALE, int OFF, int TILES>
+static __device__ void fetch_weights(const cuda_p_linear &p, const plan<TILES> &all, const places &to, uint32_t first, uint32_t step, uint32_t lane)
 {
     using lay = layout<BITS, SCALE, OFF>;
-    using form = tall_form<BITS, SCALE, OFF>;
+    using form = tall_form<BITS, SCALE, OFF, TILES>;
     walk<form::W> at = {0, 1};
     for (uint32_t id = first; id < all.total; id += step) {
-        spot s = all.at(p, id, lane % WARPS);
+        spot s = all.at(p, id, lane % TILES);
         const uint8_t *planes = p.part[s.part].planes + (size_t)(s.mine ? s.tile : 0) * p.tile_bytes;
         for (uint32_t piece = 0; piece * form::UNITS < p.units; piece++, at.next()) {
             uint32_t left = p.units - piece * form::UNITS, bar = to.filled + 8 * at.slot;
             uint32_t bytes = lay::super_bytes || left >= form::UNITS ? (uint32_t)form::PIECE : left * lay::unit_bytes;
             if (lane == 0) {
                 bar_wait_idle(to.used + 8 * at.slot, at.phase);
-                bar_expect(bar, WARPS * bytes);
+                bar_expect(bar, TILES * bytes);
             }
             __syncwarp();
-            if (lane < WARPS)
+            if (lane < TILES)
                 bulk_copy(to.rings + at.slot * form::PIECES + lane * form::PIECE, planes + piece * form::PIECE, bytes, bar);
         }
     }
 }
 
 /* Rows of x, unit after unit; half of each, for both blocks. */
-template <int X> static __device__ void fetch(const cuda_p_linear &p, const plan &all, const places &to, uint32_t first, uint32_t step)
+template <int X, int TILES> static __device__ void fetch(const cuda_p_linear &p, const plan<TILES> &all, const places &to, uint32_t first, uint32_t step)
 {
     const uint8_t *x = reinterpret_cast<const uint8_t *>(p.x) + all.rank * HALF_STAGE;
     walk<X> at = {0, 1};
@@ -178,9 +181,10 @@ template <int BITS, int SCALE, int OFF> struct operands {
 };
 
 /* State of a warp that multiplies. */
-template <int BITS, int SCALE, int OFF> struct multiplier {
+template <int BITS, int SCALE, int OFF, int TILES> struct multiplier {
     using lay = layout<BITS, SCALE, OFF>;
-    using form = tall_form<BITS, SCALE, OFF>;
+    using form = tall_form<BITS, SCALE, OFF, TILES>;
+    enum { SUMS = form::SUMS };
     uint32_t units, size, lane;
     uint32_t x_full, x_phase, x_places, x_stages, before; /* barrier of the next stage; where those and the stages begin; barrier of the stage before */
     uint32_t w_full, w_phase, w_places, piece, pieces;    /* likewise; the warp's part of the piece in hand, and of the first */
@@ -192,9 +196,10 @@ template <int BITS, int SCALE, int OFF> struct multiplier {
     __device__ __forceinline__ multiplier(const cuda_p_linear &p, const places &at, uint32_t warp, uint32_t lane_)
     {
         units = p.units, size = cuda_segment_units(units), lane = lane_;
-        x_full = x_places = opaque(at.full), x_stages = opaque(at.stages), x_phase = 0;
+        x_full = x_places = opaque(at.full), x_phase = 0;
+        x_stages = opaque(at.stages + (TILES == 4 ? warp / 4 * (STAGE_BYTES / 2) : 0));
         w_full = w_places = opaque(at.filled), w_phase = 0;
-        piece = pieces = opaque(at.rings + warp * form::PIECE);
+        piece = pieces = opaque(at.rings + warp % TILES * form::PIECE);
         x_far = bar_far(x_places + 8 * form::X, lane % CLUSTER) - x_places;
     }
     /* The piece in hand was read. */
@@ -207,6 +212,13 @@ template <int BITS, int SCALE, int OFF> struct multiplier {
             w_full = w_places, piece = pieces, w_phase ^= 1;
     }
     __device__ __forceinline__ void stage_read(uint32_t bar) { bar_arrive_far(bar + x_far, lane < CLUSTER); }
+    static __device__ __forceinline__ void multiply(float *acc, const uint32_t *operand, uint64_t b, uint32_t go_on)
+    {
+        if (TILES == 8)
+            wgmma(acc, operand, b, go_on);
+        else
+            wgmma_half(acc, operand, b, go_on);
+    }
     /* The first unit of a tile. */
     __device__ __forceinline__ void first()
     {
@@ -225,10 +237,10 @@ template <int BITS, int SCALE, int OFF> struct multiplier {
         uint64_t b = descriptor(x_stages + (x_full - x_places) * (STAGE_BYTES / 8));
         bar_wait(x_full, x_phase);
         wgmma_fence();
-        wgmma(acc, a[P][0], b, goes_on);
-        wgmma(acc, a[P][1], b + 2, 1);
-        wgmma(acc, a[P][2], b + 4, 1);
-        wgmma(acc, a[P][3], b + 6, 1);
+        multiply(acc, a[P][0], b, goes_on);
+        multiply(acc, a[P][1], b + 2, 1);
+        multiply(acc, a[P][2], b + 4, 1);
+        multiply(acc, a[P][3], b + 6, 1);
         wgmma_commit();
         x_full += 8;
         if (x_full == x_places + 8 * form::X)
@@ -278,16 +290,17 @@ template <int BITS, int SCALE, int OFF> struct multiplier {
 
 /* ---- what is written ---- */
 
-static __device__ __forceinline__ uint32_t out_at(uint32_t n, uint32_t o) /* from 32 lanes to 32 banks, as products lie and as rows do */
+template <int TILES> static __device__ __forceinline__ uint32_t out_at(uint32_t n, uint32_t o) /* from 32 lanes to 32 banks, as products lie and as rows do */
 {
-    return n * WIDE + (o ^ (n >> 1 & 3) * 8);
+    return n * (TILES * 16) + (o ^ (n >> 1 & 3) * 8);
 }
 
-static __device__ __forceinline__ void leave(const float *total, float *out, uint32_t warp, uint32_t lane)
+template <int TILES> static __device__ __forceinline__ void leave(const float *total, float *out, uint32_t warp, uint32_t lane)
 {
+    uint32_t n0 = TILES == 8 ? 0 : warp / 4 * 64, o0 = warp % TILES * 16;
 #pragma unroll
-    for (int i = 0; i < SUMS; i++)
-        out[out_at(i / 4 * 8 + 2 * (lane & 3) + (i & 1), warp * 16 + (lane >> 2) + 8 * (i >> 1 & 1))] = total[i];
+    for (int i = 0; i < TILES * 8; i++)
+        out[out_at<TILES>(n0 + i / 4 * 8 + 2 * (lane & 3) + (i & 1), o0 + (lane >> 2) + 8 * (i >> 1 & 1))] = total[i];
 }
 
 /* The sequence that `/` is, without what it does for large and small numbers: both of magnitudes in [2^-60, 2^60]. */
@@ -324,11 +337,11 @@ template <int N> static __device__ __forceinline__ void gates(uint32_t act, floa
 }
 
 /* Column after column of y's rows: whole lines.  N outputs of a thread at once; of a pair: gate and up. */
-template <int N, bool PAIR>
-static __device__ __forceinline__ void write_some(const cuda_p_linear &p, const plan &all, uint32_t id, const float *out, const float *x_scales,
+template <int N, bool PAIR, int TILES>
+static __device__ __forceinline__ void write_some(const cuda_p_linear &p, const plan<TILES> &all, uint32_t id, const float *out, const float *x_scales,
                                                   uint32_t thread, uint32_t threads)
 {
-    enum { COLUMNS = PAIR ? 64 : 128 };
+    enum { COLUMNS = PAIR ? TILES * 8 : TILES * 16 };
     uint32_t column = thread % COLUMNS, n0 = thread / COLUMNS, step = threads / COLUMNS;
     const spot s = all.at(p, id, column / 16);
     const cuda_linear_part &q = p.part[s.part];
@@ -352,9 +365,9 @@ static __device__ __forceinline__ void write_some(const cuda_p_linear &p, const 
 #pragma unroll
         for (uint32_t i = 0; i < N; i++) {
             uint32_t n = from + i * step < ROWS ? from + i * step : 0;
-            v[i] = out[out_at(n, column)] * (scale * x_scales[n]);
+            v[i] = out[out_at<TILES>(n, column)] * (scale * x_scales[n]);
             if (PAIR)
-                other[i] = out[out_at(n, 64 + column)] * (up_scale * x_scales[n]);
+                other[i] = out[out_at<TILES>(n, COLUMNS + column)] * (up_scale * x_scales[n]);
         }
         if (PAIR)
             gates<N>(p.act, v, other);
@@ -371,8 +384,9 @@ static __device__ __forceinline__ void write_some(const cuda_p_linear &p, const 
                 y[(size_t)(from + i * step) * q.y_stride] = v[i];
     }
 }
-static __device__ __forceinline__ void write(const cuda_p_linear &p, const plan &all, uint32_t id, const float *out, const float *x_scales, uint32_t thread,
-                                             uint32_t threads)
+template <int TILES>
+static __device__ __forceinline__ void write(const cuda_p_linear &p, const plan<TILES> &all, uint32_t id, const float *out, const float *x_scales,
+                                             uint32_t thread, uint32_t threads)
 {
     if (p.pair)
         write_some<8, true>(p, all, id, out, x_scales, thread, threads);
@@ -381,26 +395,27 @@ static __device__ __forceinline__ void write(const cuda_p_linear &p, const plan 
 }
 
 /* Scales of a tile's rows of x, by the warpgroup that writes. */
-static __device__ __forceinline__ void scales(const cuda_p_linear &p, const plan &all, uint32_t id, float *x_scales, uint32_t thread)
+template <int TILES>
+static __device__ __forceinline__ void scales(const cuda_p_linear &p, const plan<TILES> &all, uint32_t id, float *x_scales, uint32_t thread)
 {
     uint32_t n = all.at(p, id, 0).row0 + thread;
     x_scales[thread] = n < p.rows ? __ldcg(p.x_scale + n) : 0;
 }
 
-template <int BITS, int SCALE, int OFF>
+template <int BITS, int SCALE, int OFF, int TILES>
 static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) tall(const __grid_constant__ cuda_p_linear p)
 {
-    using form = tall_form<BITS, SCALE, OFF>;
+    using form = tall_form<BITS, SCALE, OFF, TILES>;
     static_assert((int)WRITERS == (int)ROWS, "a scale of x a thread");
     extern __shared__ unsigned char memory[];
     __shared__ __align__(8) uint64_t full[2 * form::X], filled[2 * form::W]; /* and behind those: empty, used */
     __shared__ float x_scales[2][ROWS]; /* of this tile and the one before: a warp that writes may be that far behind */
     uint64_t *empty = full + form::X, *used = filled + form::W;
-    const plan all(p);
+    const plan<TILES> all(p);
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first = blockIdx.x / CLUSTER, step = gridDim.x / CLUSTER;
     uint32_t stages = (shared_at(memory) + 1023) / 1024 * 1024;
     float *out = reinterpret_cast<float *>(memory + (stages - shared_at(memory)) + form::X * STAGE_BYTES);
-    const unsigned char *rings = reinterpret_cast<unsigned char *>(out) + OUT_BYTES;
+    const unsigned char *rings = reinterpret_cast<unsigned char *>(out) + form::OUT_BYTES;
     const places at = {stages, shared_at(rings), shared_at(full), shared_at(empty), shared_at(filled), shared_at(used)};
     if (threadIdx.x < form::X) {
         bar_init(shared_at(full + threadIdx.x), 1);
@@ -414,9 +429,9 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS
     cluster_sync();
     if (warp < WARPS) {
         registers_more<208>();
-        multiplier<BITS, SCALE, OFF> m(p, at, warp, lane);
+        multiplier<BITS, SCALE, OFF, TILES> m(p, at, warp, lane);
         bool whole = m.size % 4 == 0 && p.units % 4 == 0;
-        float total[SUMS];
+        float total[form::SUMS];
         dev_begin();
         if (whole && first < all.total)
             m.first();
@@ -428,7 +443,7 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS
             else
                 m.template tile<false>(true, total);
             some_sync(EMPTY + warp / 4, 128 + WRITERS);
-            leave(total, out, warp, lane);
+            leave<TILES>(total, out, warp, lane);
             if (last)
                 break;
             some_arrive(FULL, 32 * WARPS + WRITERS);
@@ -448,18 +463,21 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS
     } else {
         registers_less<24>();
         if (warp == THREADS / 32 - 1) /* weights are there; x is not */
-            fetch_weights<BITS, SCALE, OFF>(p, all, at, first, step, lane);
+            fetch_weights<BITS, SCALE, OFF, TILES>(p, all, at, first, step, lane);
         dev_begin();
         if (warp == THREADS / 32 - 2 && lane == 0)
-            fetch<form::X>(p, all, at, first, step);
+            fetch<form::X, TILES>(p, all, at, first, step);
         __syncwarp();
     }
     cluster_sync(); /* other blocks may still write here */
 }
 
-/* Kinds that prompts are read with often; the others take k_linear.cu for any number of rows: the same bits. */
-#define KIND(bits, scale, off) {(const void *)tall<bits, CUDA_SCALE_##scale, off>, tall_form<bits, CUDA_SCALE_##scale, off>::TOTAL, 0}
-#define ABSENT {NULL, 0, 0}
-extern "C" const struct cuda_tall cuda_kernels_tall[CUDA_KIND_COUNT] = { /* in the order of CUDA_KINDS */
-    KIND(16, NONE, 0), KIND(4, ONE, 8), ABSENT, KIND(8, ONE, 128), ABSENT, ABSENT, KIND(4, TWO, 0), ABSENT, ABSENT, ABSENT,
-    KIND(4, WIDE, 0), ABSENT, ABSENT, ABSENT, KIND(4, SUPER, 0), ABSENT, KIND(6, SIXTEEN, 32), ABSENT, ABSENT};
+/* Kinds that prompts are read with often; the others take k_linear.cu for any number of rows: the same bits.  Of the most common ones narrow blocks, too. */
+#define FORM(bits, scale, off, tiles) {(const void *)tall<bits, CUDA_SCALE_##scale, off, tiles>, tall_form<bits, CUDA_SCALE_##scale, off, tiles>::TOTAL, tiles}
+#define KIND(bits, scale, off) {FORM(bits, scale, off, 8), MISSING}
+#define BOTH(bits, scale, off) {FORM(bits, scale, off, 8), FORM(bits, scale, off, 4)}
+#define MISSING {NULL, 0, 0}
+#define ABSENT {MISSING, MISSING}
+extern "C" const struct cuda_tall cuda_kernels_tall[CUDA_KIND_COUNT][CUDA_TALL_FORMS] = { /* in the order of CUDA_KINDS */
+    BOTH(16, NONE, 0), KIND(4, ONE, 8), ABSENT, BOTH(8, ONE, 128), ABSENT, ABSENT, KIND(4, TWO, 0), ABSENT, ABSENT, ABSENT,
+    KIND(4, WIDE, 0), ABSENT, ABSENT, ABSENT, BOTH(4, SUPER, 0), ABSENT, BOTH(6, SIXTEEN, 32), ABSENT, ABSENT};

@@ -196,9 +196,10 @@ enum cuda_weight_kernel { CUDA_K_EMBED, CUDA_K_ROW_SCALE, CUDA_K_REPACK, CUDA_K_
 extern const void *const cuda_kernels_weight[CUDA_K_WEIGHT_COUNT];
 enum { CUDA_LINEAR_WIDTHS = 4 }; /* 8, 16, 32 rows at a time; one row with a matrix of its own */
 extern const void *const cuda_kernels_linear[CUDA_KIND_COUNT][CUDA_LINEAR_WIDTHS];
-struct cuda_tall { const void *kernel; uint32_t smem, pad_; }; /* 128 rows at a time; kernel NULL: not for this kind */
-extern const struct cuda_tall cuda_kernels_tall[CUDA_KIND_COUNT];
-enum { CUDA_TALL_THREADS = 512, CUDA_TALL_ROWS = 128, CUDA_TALL_WIDE = 128, CUDA_TALL_CLUSTER = 2 /* blocks with other weights and the same rows */ };
+struct cuda_tall { const void *kernel; uint32_t smem, tiles; }; /* 128 rows at a time by so many tiles of weights; kernel NULL: not for this kind */
+enum { CUDA_TALL_FORMS = 2 }; /* wide and narrow blocks */
+extern const struct cuda_tall cuda_kernels_tall[CUDA_KIND_COUNT][CUDA_TALL_FORMS];
+enum { CUDA_TALL_THREADS = 512, CUDA_TALL_ROWS = 128, CUDA_TALL_CLUSTER = 2 /* blocks with other weights and the same rows */ };
 extern const void *const cuda_kernels_row[CUDA_KIND_COUNT]; /* one row */
 enum { CUDA_ROW_THREADS = 512 };
 uint32_t cuda_row_stages(enum cuda_kind kind, uint32_t units, uint32_t norm, uint32_t *smem); /* and the shared memory with so many */

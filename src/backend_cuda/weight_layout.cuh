@@ -166,10 +166,7 @@ template <int BITS, int SCALE, int OFF> struct unit {
         uint32_t bits;
         if (layout_bare(BITS, SCALE))
             return layout_half2(v & mask);
-        if (BITS == 4)
-            asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(bits) : "r"(v), "r"(mask), "r"(layout_magic())); /* one operation: magic is in a register */
-        else
-            bits = (v & mask) | 0x64006400u;
+        asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(bits) : "r"(v), "r"(mask), "r"(layout_magic())); /* one operation: magic is in a register */
         if (BITS == 5) {
             int to = i & 1 ? 8 : 4;
             bits |= (p < to ? high.x << (to - p) : high.x >> (p - to)) & (i & 1 ? 0x01000100u : 0x00100010u);

@@ -19,7 +19,15 @@ static __device__ __forceinline__ void wgmma(float *d, const uint32_t *a, uint64
                  : WGMMA_32(d), WGMMA_32(d + 32)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(carry));
 }
-/* The same with both operands in shared memory, the second one with its columns side by side. */
+/* The same, 64 by 64: d[32] */
+static __device__ __forceinline__ void wgmma_half(float *d, const uint32_t *a, uint64_t b, uint32_t carry)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" WGMMA_D32 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}"
+                 : WGMMA_32(d)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(carry));
+}
+/* 64 by 128 with both operands in shared memory, the second one with its columns side by side. */
 static __device__ __forceinline__ void wgmma_scores(float *d, uint64_t a, uint64_t b, uint32_t carry)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
