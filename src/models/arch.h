@@ -221,11 +221,11 @@ int decoder_mlp(struct model *m, uint32_t layer, struct err *err);
 int decoder_mlp_gate(struct model *m, uint32_t layer, struct tensor *out, struct err *err); /* of it: act(Wgate n(x)) * Wup n(x) */
 /* stream += scale * [post] (W x + bias) */
 int decoder_output(struct model *m, struct weight *w, const float *bias, struct tensor x, const float *post, struct err *err);
-/* experts.c: what stands in the MLP's place */
-int experts_block(struct model *m, uint32_t layer, struct err *err);
-/* Its parts: who takes x, by router's product; y = or += what the chosen ones make of x.  The step's choice is in between. */
+int experts_block(struct model *m, uint32_t layer, struct err *err); /* experts.c: what stands in the MLP's place */
+/* Its parts: who takes x, by router's product; act(gate) * up of the chosen ones; y = or += what they make of it.  The step's choice is in between. */
 int experts_route(struct model *m, uint32_t layer, struct tensor x, struct err *err);
-int experts_routed(struct model *m, uint32_t layer, struct tensor x, struct tensor y, bool add, struct err *err);
+int experts_gated(struct model *m, uint32_t layer, struct tensor x, struct err *err);
+int experts_output(struct model *m, uint32_t layer, struct tensor y, bool add, struct err *err);
 int experts_shared(struct model *m, uint32_t layer, struct tensor x, struct tensor y, struct err *err); /* y += of the one every row takes */
 int experts_read_config(struct hparams *hp, const struct config_reader *cfg, struct err *err);
 int experts_read_metadata(struct hparams *hp, const struct metadata_reader *md, struct err *err);

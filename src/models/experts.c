@@ -90,24 +90,29 @@ static int routed_ungated(struct model *m, const struct layer_weights *l, struct
     return rc != 0 ? rc : op_gated(m->device, &act, err);
 }
 
-/* y = or += the weighted sum of what the chosen experts make of x. */
-int experts_routed(struct model *m, uint32_t layer, struct tensor x, struct tensor y, bool add, struct err *err)
+/* Of every slot, act(gate) * up of x. */
+int experts_gated(struct model *m, uint32_t layer, struct tensor x, struct err *err)
 {
     const struct layer_weights *l = &m->layers[layer];
     uint32_t slots = m->step.rows * m->hp.moe.used;
-    struct tensor mid = tensor_rows(m->step.expert_mid, 0, slots), out = tensor_rows(m->step.expert_out, 0, slots);
+    struct tensor mid = tensor_rows(m->step.expert_mid, 0, slots);
     struct op_expert_gated gated = {.x = x, .y = mid, .gate = l->w[W_EXPERT_GATE], .up = l->w[W_EXPERT_UP],
                                     .gate_bias = l->v[V_EXPERT_GATE_BIAS], .up_bias = l->v[V_EXPERT_UP_BIAS], .act = m->hp.act,
                                     .ids = m->step.route_ids, .scratch_gate = mid,
                                     .scratch_up = tensor_rows(m->step.expert_up, 0, slots)};
-    struct op_expert_linear down = {.w = l->w[W_EXPERT_DOWN], .bias = l->v[V_EXPERT_DOWN_BIAS], .x = mid, .y = out,
-                                    .ids = m->step.route_ids};
-    struct op_expert_sum sum = {.x = out, .y = y, .weights = m->step.route_weights, .add = add};
-    int rc = gated.gate != NULL ? op_expert_gated(m->device, &gated, err) : routed_ungated(m, l, x, mid, err);
-    if (rc == 0) {
-        rc = op_expert_linear(m->device, &down, err);
-    }
-    return rc != 0 ? rc : op_expert_sum(m->device, &sum, err);
+    return gated.gate != NULL ? op_expert_gated(m->device, &gated, err) : routed_ungated(m, l, x, mid, err);
+}
+
+/* y = or += the weighted sum of the slots' last product. */
+int experts_output(struct model *m, uint32_t layer, struct tensor y, bool add, struct err *err)
+{
+    const struct layer_weights *l = &m->layers[layer];
+    uint32_t slots = m->step.rows * m->hp.moe.used;
+    struct tensor mid = tensor_rows(m->step.expert_mid, 0, slots), out = tensor_rows(m->step.expert_out, 0, slots);
+    struct op_expert_output down = {
+        .linear = {.w = l->w[W_EXPERT_DOWN], .bias = l->v[V_EXPERT_DOWN_BIAS], .x = mid, .y = out, .ids = m->step.route_ids},
+        .sum = {.x = out, .y = y, .weights = m->step.route_weights, .add = add}};
+    return op_expert_output(m->device, &down, err);
 }
 
 /* The shared expert's output times the sigmoid of its gate, onto y. */
@@ -162,7 +167,10 @@ int experts_block(struct model *m, uint32_t layer, struct err *err)
         rc = experts_route(m, layer, n, err);
     }
     if (rc == 0) {
-        rc = experts_routed(m, layer, n, x, true, err);
+        rc = experts_gated(m, layer, n, err);
+    }
+    if (rc == 0) {
+        rc = experts_output(m, layer, x, true, err);
     }
     return rc == 0 && hp->moe.shared_ffn != 0 ? experts_shared(m, layer, n, x, err) : rc;
 }

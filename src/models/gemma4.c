@@ -283,32 +283,36 @@ static int norm_into(struct model *m, struct tensor x, struct tensor y, const fl
     return op_norm(m->device, &op, err);
 }
 
-/* y = norm(experts(norm(x))), chosen by router norm(x) */
+/* The first half of experts(norm(x)), chosen by router norm(x). */
 static int experts_beside(struct model *m, uint32_t layer, struct tensor x, struct err *err)
 {
     const struct layer_weights *l = &m->layers[layer];
     struct tensor router = step_rows(m, m->step.extra[GEMMA_ROUTER]), in = step_rows(m, m->step.normed);
     int rc = norm_into(m, x, router, l->v[V_ROUTER_NORM], false, err);
     if (rc == 0) {
-        rc = experts_route(m, layer, router, err);
-    }
-    if (rc == 0) {
         rc = norm_into(m, x, in, l->v[V_EXPERTS_NORM], false, err);
     }
-    return rc != 0 ? rc : experts_routed(m, layer, in, step_rows(m, m->step.extra[GEMMA_EXPERTS]), false, err);
+    if (rc == 0) {
+        rc = experts_route(m, layer, router, err);
+    }
+    return rc != 0 ? rc : experts_gated(m, layer, in, err);
 }
 
-/* x += norm(norm(mlp(norm(x))) + norm(experts)) */
+/* x += norm(norm(mlp(norm(x))) + norm(experts)); both go side by side, a half after the other */
 static int feed_forward(struct model *m, uint32_t layer, struct err *err)
 {
     const struct layer_weights *l = &m->layers[layer];
     struct tensor x = step_rows(m, m->step.x), block = step_rows(m, m->step.block), gate = {0};
+    struct tensor experts = step_rows(m, m->step.extra[GEMMA_EXPERTS]);
     if (m->hp.moe.experts == 0) {
         return decoder_mlp(m, layer, err);
     }
     int rc = experts_beside(m, layer, x, err);
     if (rc == 0) {
         rc = decoder_mlp_gate(m, layer, &gate, err);
+    }
+    if (rc == 0) {
+        rc = experts_output(m, layer, experts, false, err);
     }
     if (rc == 0) {
         struct op_linear down = {.w = l->w[W_DOWN], .x = gate, .y = block, .alpha = 1.0f};
@@ -318,7 +322,7 @@ static int feed_forward(struct model *m, uint32_t layer, struct err *err)
         rc = norm_into(m, block, block, l->v[V_POST_MLP_NORM], false, err);
     }
     if (rc == 0) {
-        rc = norm_into(m, step_rows(m, m->step.extra[GEMMA_EXPERTS]), block, l->v[V_POST_EXPERTS_NORM], true, err);
+        rc = norm_into(m, experts, block, l->v[V_POST_EXPERTS_NORM], true, err);
     }
     return rc != 0 ? rc : norm_into(m, block, x, l->v[V_POST_FFN_NORM], true, err);
 }

@@ -292,7 +292,10 @@ static int experts(struct model *m, uint32_t layer, struct err *err)
         rc = product(m, l->w[W_LATENT_IN], n, in, false, err);
     }
     if (rc == 0) {
-        rc = experts_routed(m, layer, latent ? in : n, latent ? out : x, !latent, err);
+        rc = experts_gated(m, layer, latent ? in : n, err);
+    }
+    if (rc == 0) {
+        rc = experts_output(m, layer, latent ? out : x, !latent, err);
     }
     if (rc == 0 && latent) {
         rc = product(m, l->w[W_LATENT_OUT], out, x, true, err);

@@ -194,6 +194,7 @@ struct op_expert_gated { /* y = act(gate) * up: two expert_linear of one x, then
     const uint32_t *ids;
     struct tensor scratch_gate, scratch_up; /* as y, for the composition */
 };
+struct op_expert_output { struct op_expert_linear linear; struct op_expert_sum sum; }; /* in turn; linear.y is sum.x: scratch, for the composition */
 struct op_attn_prepare { /* q, k: optional per-head norm, then rope; k, v stored: everything between QKV and attention */
     struct tensor q, k, v;
     uint32_t n_heads, head_dim;
@@ -240,6 +241,7 @@ struct op_attn_prepare { /* q, k: optional per-head norm, then rope; k, v stored
     OPTIONAL(norm_linear)               \
     OPTIONAL(norm_gated)                \
     OPTIONAL(expert_gated)              \
+    OPTIONAL(expert_output)             \
     OPTIONAL(attn_prepare)
 
 #endif

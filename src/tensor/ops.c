@@ -495,6 +495,25 @@ int op_expert_gated(struct device *d, const struct op_expert_gated *op, struct e
     return op_gated(d, &gated, err);
 }
 
+int op_expert_output(struct device *d, const struct op_expert_output *op, struct err *err)
+{
+    const struct op_expert_linear *linear = &op->linear;
+    const struct op_expert_sum *sum = &op->sum;
+    TRY(need_slots("expert_output", &linear->x, &linear->y, sum->y.cols, linear->ids, err));
+    TRY(need_stack("expert_output", "w", linear->w, sum->y.cols, linear->x.cols, err));
+    TRY(need_tensor("expert_output", "y", &sum->y, sum->y.rows, sum->y.cols, err));
+    if (sum->y.rows == 0)
+        return 0;
+    NEED("expert_output", linear->y.rows && linear->y.rows % sum->y.rows == 0, "%u slots of %u rows", linear->y.rows, sum->y.rows);
+    NEED("expert_output", sum->x.data == linear->y.data && sum->x.rows == linear->y.rows, "the sum is not of the product");
+    NEED("expert_output", linear->x.data != sum->y.data && linear->x.data != linear->y.data, "x is its own output");
+    TRY(need_pointer("expert_output", "weights", sum->weights, err));
+    if (device_backend(d)->expert_output)
+        return ENQUEUE(expert_output);
+    TRY(op_expert_linear(d, linear, err));
+    return op_expert_sum(d, sum, err);
+}
+
 /* The composition of attn_prepare. */
 static int attn_prepare_compose(struct device *d, const struct op_attn_prepare *op, struct err *err)
 {

@@ -46,6 +46,11 @@ static struct tensor other(uint32_t rows, uint32_t cols)
     return (struct tensor){memory + 2048, rows, cols, cols};
 }
 
+static struct tensor third(uint32_t rows, uint32_t cols)
+{
+    return (struct tensor){memory + 3072, rows, cols, cols};
+}
+
 static struct weight_head weights[3] = {{DTYPE_F32, 8, 16, "up", 0}, {DTYPE_F32, 8, 16, "gate", 0}, {DTYPE_F32, 16, 8, "down", 0}};
 
 static const struct weight *weight(int i)
@@ -87,9 +92,14 @@ static void test_compositions(void **state)
     d.seen[0] = 0;
     assert_int_equal(op_expert_gated(&d, &eg, &err), 0);
     assert_string_equal(d.seen, "expert_linear expert_linear gated ");
+    struct op_expert_output eo = {.linear = {.w = experts, .x = tensor(4, 16), .y = other(4, 8), .ids = words},
+                                  .sum = {.x = other(4, 8), .y = third(2, 8), .weights = memory}};
+    d.seen[0] = 0;
+    assert_int_equal(op_expert_output(&d, &eo, &err), 0);
+    assert_string_equal(d.seen, "expert_linear expert_sum ");
     d.head.backend = &fused, d.seen[0] = 0;
-    assert_int_equal(op_expert_gated(&d, &eg, &err), 0);
-    assert_string_equal(d.seen, "expert_gated ");
+    assert_int_equal(op_expert_gated(&d, &eg, &err) | op_expert_output(&d, &eo, &err), 0);
+    assert_string_equal(d.seen, "expert_gated expert_output ");
     d.seen[0] = 0;
     assert_int_equal(op_norm_linear(&d, &nl, &err) | op_norm_gated(&d, &ng, &err) | op_attn_prepare(&d, &ap, &err), 0);
     assert_string_equal(d.seen, "norm_linear norm_gated attn_prepare ");
@@ -138,6 +148,11 @@ static void test_shapes_refused(void **state)
     REFUSED(op_route(&d, &route, &err), "follow the choice");
     struct op_expert_sum sum = {.x = tensor(5, 4), .y = other(2, 4), .weights = memory};
     REFUSED(op_expert_sum(&d, &sum, &err), "5 slots of 2 rows");
+    struct op_expert_output output = {.linear = expert, .sum = {.x = other(4, 8), .y = third(2, 8), .weights = memory}};
+    output.linear.x = tensor(4, 16), output.sum.x = third(4, 8);
+    REFUSED(op_expert_output(&d, &output, &err), "not of the product");
+    output.sum.x = other(4, 8), output.sum.y = tensor(2, 8);
+    REFUSED(op_expert_output(&d, &output, &err), "its own output");
     struct op_softcap cap = {.x = tensor(1, 4), .cap = NAN};
     REFUSED(op_softcap(&d, &cap, &err), "cap nan");
     struct op_blend blend = {.n = 1, .m = 1, .x = {tensor(1, 4)}, .base = {other(1, 4)}, .y = {tensor(1, 4)}, .coef = other(1, 1)};
