@@ -181,7 +181,11 @@ int cuda_op_attention(struct device *d, const struct op_attention *op)
     if (widest <= 256 && op->q.rows / op->span_count * group >= TALL_VECTORS && cuda_attention_smem(l->d_k, l->d_v, true) <= d->smem_max)
         return tall_attention(d, &p, op);
     int rc = tiles_get(d, op, ROW_VECTORS, items_max, &p.tiles);
-    rc = rc ? rc : cuda_launch(d, cuda_kernels_attention[CUDA_K_ATTENTION], 2 * d->workers, 1, 1, 128, cuda_attention_smem(l->d_k, l->d_v, false), &p, sizeof p);
+    uint32_t deep = cuda_attention_deep_smem(l->d_k, l->d_v);
+    if (widest > CUDA_ATTEND_DEEP_HEAD && deep <= d->smem_max)
+        rc = rc ? rc : cuda_launch(d, cuda_kernels_attention[CUDA_K_ATTENTION_DEEP], d->workers, 1, 1, CUDA_ATTEND_DEEP_THREADS, deep, &p, sizeof p);
+    else
+        rc = rc ? rc : cuda_launch(d, cuda_kernels_attention[CUDA_K_ATTENTION], 2 * d->workers, 1, 1, 128, cuda_attention_smem(l->d_k, l->d_v, false), &p, sizeof p);
     uint64_t vectors = (uint64_t)op->q.rows * op->n_heads + 16ull * op->span_count * l->n_kv_heads, most = 16ull * d->workers;
     return rc ? rc : cuda_launch(d, cuda_kernels_attention[CUDA_K_FOLD], (uint32_t)(vectors < most ? vectors : most), 1, 1, 128, 0, &p, sizeof p);
 }

@@ -133,7 +133,7 @@ static int hopper_allow(const struct device *d, struct err *err)
 /* Shared memory above the default limit is asked for once. */
 static int kernels_allow(const struct device *d, struct err *err)
 {
-    const void *large[] = {cuda_kernels_attention[CUDA_K_ATTENTION], cuda_kernels_attention[CUDA_K_ATTENTION_TALL], cuda_kernel_route,
+    const void *large[] = {cuda_kernels_attention[CUDA_K_ATTENTION], cuda_kernels_attention[CUDA_K_ATTENTION_DEEP], cuda_kernels_attention[CUDA_K_ATTENTION_TALL], cuda_kernel_route,
                            cuda_kernel_pack, cuda_kernel_attend_row, cuda_kernel_attend_tall(64, 64), cuda_kernel_attend_tall(128, 128)};
     int rc = d->wgmma ? kernels_carve(large, sizeof large / sizeof *large, err) : 0;
     rc = rc || !d->wgmma ? rc : hopper_allow(d, err);

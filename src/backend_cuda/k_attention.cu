@@ -4,14 +4,15 @@
  * each from nothing: four quarters of 64 positions, one warp each (and 16 vectors); scores are one chain of mma over the head, the weighted
  * values one chain over a quarter's positions, quarters are added in ascending order, blocks are folded in ascending order.  Positions a row does not see
  * have weight 0, so neither tiles nor cuts show.  Few tiles: an item is one block and attn_fold folds (split); many: an item is a tile and folds itself.
- * The TALL form has 64 vectors a tile; the same sums. */
+ * The TALL form has 64 vectors a tile.  The DEEP form, for wide heads, has three more warps a quarter that only fetch, and fetches a chunk of K or V while the one
+ * before it is computed.  The same sums. */
 #define KV_TABLE [[maybe_unused]] static __device__ const
 #include "tensor/kv_tables.h"
 
 #include "backend_cuda/k_pages.cuh"
 #include "backend_cuda/attend.cuh"
 
-enum { CHUNK = 128, PAD = 8, TILES_THREADS = 1024 };
+enum { CHUNK = 128, PAD = 8, TILES_THREADS = 1024, DEEP_WITH = CUDA_ATTEND_DEEP_THREADS / 128 };
 
 /* ---- tiles ---- */
 
@@ -86,11 +87,11 @@ static __global__ void __launch_bounds__(TILES_THREADS) make_tiles(const __grid_
 /* ---- attention ---- */
 
 /* Shared memory of a block of threads, in this order. */
-template <int MT> struct shared_form {
-    enum { VECTORS = 16 * MT, THREADS = 128 * MT };
+template <int MT, int WITH> struct shared_form { /* WITH: warps that fetch for each that computes */
+    enum { VECTORS = 16 * MT, THREADS = 128 * MT * WITH, AHEAD = WITH > 1, TILE = 4 * CHUNK * (QUARTER + PAD) };
     uint32_t d_k, d_v;
     __host__ __device__ uint32_t q_stride() const { return (d_k + 15) / 16 * 16 + PAD; }
-    __host__ __device__ uint32_t tile_bytes() const { return 4 * CHUNK * (QUARTER + PAD) * 2; } /* K [element][position], or V [position][element] */
+    __host__ __device__ uint32_t tile_bytes() const { return (1 + AHEAD) * TILE * 2; } /* K [element][position], or V [position][element] */
     __host__ __device__ uint32_t total() const
     {
         uint32_t turning = VECTORS * d_k * 4, tile = tile_bytes() > turning ? tile_bytes() : turning;
@@ -98,8 +99,8 @@ template <int MT> struct shared_form {
     }
 };
 
-template <int MT> struct attention {
-    using form = shared_form<MT>;
+template <int MT, int WITH> struct attention {
+    using form = shared_form<MT, WITH>;
     const cuda_p_attention &p;
     __half *q, *tile;
     float *total, *block, *turning;
@@ -109,6 +110,7 @@ template <int MT> struct attention {
     kv_span span;
     const uint32_t *table;
     uint32_t kv_head, first, count, warp_m, quarter, lane;
+    bool helper;               /* of the warps that only fetch */
     int most, least;           /* positions any vector of the tile sees */
 
     __device__ attention(const cuda_p_attention &param, unsigned char *shared) : p(param)
@@ -125,7 +127,7 @@ template <int MT> struct attention {
         m = sums + 4 * form::VECTORS, l = m + form::VECTORS, m_block = l + form::VECTORS, l_block = m_block + form::VECTORS;
         q_inverse = l_block + form::VECTORS;
         pos = (int *)(q_inverse + form::VECTORS);
-        lane = threadIdx.x & 31, quarter = threadIdx.x / 32 % 4, warp_m = threadIdx.x / 128;
+        lane = threadIdx.x & 31, quarter = threadIdx.x / 32 % 4, warp_m = threadIdx.x / 128 % MT, helper = threadIdx.x >= 128 * MT;
     }
 
     __device__ uint32_t row_of(uint32_t v) const { return span.row_first + (first + v) / (p.heads / p.kv_heads); }
@@ -168,11 +170,10 @@ template <int MT> struct attention {
     }
 
     /* Elements [from, from + CHUNK) of a quarter's K or V as f16; what no vector of the tile sees is 0. */
-    __device__ void fill(uint32_t kv_block, uint32_t from, bool key)
+    __device__ void fill(uint32_t kv_block, uint32_t from, bool key, __half *to)
     {
         const cuda_plane &plane = key ? p.pk : p.pv;
-        uint32_t wide = key ? p.d_k : p.d_v, d = p.latent ? p.d_k : wide, n = wide - from < CHUNK ? wide - from : CHUNK, mine = threadIdx.x % 32 + warp_m * 32;
-        __half *to = tile + quarter * CHUNK * (QUARTER + PAD);
+        uint32_t wide = key ? p.d_k : p.d_v, d = p.latent ? p.d_k : wide, n = wide - from < CHUNK ? wide - from : CHUNK, mine = lane + threadIdx.x / 128 * 32;
         for (int half = 0; half < 2; half++) {
             int start = (int)(kv_block * KV_BLOCK + quarter * QUARTER + half * KV_PAGE), end = start + KV_PAGE;
             bool seen = start <= most && end > least;
@@ -180,25 +181,45 @@ template <int MT> struct attention {
             if (seen)
                 page = p.pages[table[start / KV_PAGE]] + p.offset + (size_t)kv_head * p.head_bytes + (key || p.latent ? 0 : p.k_bytes);
             if (key)
-                pages_keys(page, plane, d, from, n, to + half * KV_PAGE, QUARTER + PAD, mine, 32 * MT);
+                pages_keys(page, plane, d, from, n, to + half * KV_PAGE, QUARTER + PAD, mine, 32 * MT * WITH);
             else
                 pages_values(page, plane, d, from, n, to + half * KV_PAGE * (CHUNK + PAD), CHUNK + PAD, least - start, most - start, p.latent,
-                             mine, 32 * MT);
+                             mine, 32 * MT * WITH);
         }
+    }
+    /* Chunks of a KV block in the order they are read: K's, then V's. */
+    __device__ uint32_t keys() const { return (p.d_k + CHUNK - 1) / CHUNK; }
+    __device__ __half *chunk(uint32_t c) { return tile + (form::AHEAD ? c % 2 * form::TILE : 0) + quarter * CHUNK * (QUARTER + PAD); }
+    __device__ void ask(uint32_t kv_block, uint32_t c)
+    {
+        if (c < keys())
+            fill(kv_block, c * CHUNK, true, chunk(c));
+        else if ((c - keys()) * CHUNK < p.d_v)
+            fill(kv_block, (c - keys()) * CHUNK, false, chunk(c));
+        pages_sent();
+    }
+    /* Chunk c is there for all, and the next one is on its way where there is room for it. */
+    __device__ void await(uint32_t kv_block, uint32_t c)
+    {
+        ask(kv_block, c + form::AHEAD);
+        if (form::AHEAD)
+            pages_arrived_but_last();
+        else
+            pages_arrived();
+        __syncthreads();
     }
 
     /* s[8][4]: 16 vectors by 64 positions */
     __device__ void scores(uint32_t kv_block, float s[8][4])
     {
         uint32_t stride = form{p.d_k, p.d_v}.q_stride();
-        const __half *k = tile + quarter * CHUNK * (QUARTER + PAD), *mine = q + warp_m * 16 * stride;
+        const __half *mine = q + warp_m * 16 * stride;
         for (int n = 0; n < 8; n++)
             s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
         for (uint32_t from = 0; from < p.d_k; from += CHUNK) {
-            fill(kv_block, from, true);
-            pages_arrived();
-            __syncthreads();
-            uint32_t n = p.d_k - from < CHUNK ? p.d_k - from : CHUNK;
+            await(kv_block, from / CHUNK);
+            const __half *k = chunk(from / CHUNK);
+            uint32_t n = helper ? 0 : p.d_k - from < CHUNK ? p.d_k - from : CHUNK;
             for (uint32_t e = 0; e < n; e += 16) {
                 uint32_t a[4], b[4];
                 matrix_read(a, mine + (lane % 16) * stride + from + e + lane / 16 * 8);
@@ -238,7 +259,7 @@ template <int MT> struct attention {
                 float u = __shfl_xor_sync(0xffffffffu, high[r], o);
                 high[r] = u > high[r] || u != u ? u : high[r];
             }
-        if (t == 0)
+        if (t == 0 && !helper)
             maxima[quarter * form::VECTORS + warp_m * 16 + g] = high[0], maxima[quarter * form::VECTORS + warp_m * 16 + g + 8] = high[1];
         __syncthreads();
         float sum[2] = {0, 0};
@@ -250,7 +271,7 @@ template <int MT> struct attention {
                 float u = maxima[i * form::VECTORS + v];
                 top = u > top || u != u ? u : top;
             }
-            if (quarter == 0 && t == 0)
+            if (quarter == 0 && t == 0 && !helper)
                 m_block[v] = top;
 #pragma unroll
             for (int n = 0; n < 8; n++)
@@ -263,7 +284,7 @@ template <int MT> struct attention {
                 }
             for (int o = 1; o < 4; o *= 2)
                 sum[r] = sum[r] + __shfl_xor_sync(0xffffffffu, sum[r], o);
-            if (t == 0)
+            if (t == 0 && !helper)
                 sums[quarter * form::VECTORS + v] = sum[r];
         }
         __syncthreads();
@@ -277,17 +298,17 @@ template <int MT> struct attention {
     __device__ void values(uint32_t kv_block, uint32_t from, const float s[8][4])
     {
         uint32_t g = lane >> 2, t = lane & 3;
-        const __half *v = tile + quarter * CHUNK * (QUARTER + PAD);
+        const __half *v = chunk(keys() + from / CHUNK);
         float o[16][4];
-        fill(kv_block, from, false);
-        pages_arrived();
-        __syncthreads();
+        await(kv_block, keys() + from / CHUNK);
 #pragma unroll
         for (int n = 0; n < 16; n++)
             o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             uint32_t a[4], b[4];
+            if (helper)
+                break;
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 __half2 h = __floats2half2_rn(s[2 * j + (i >> 1)][2 * (i & 1)], s[2 * j + (i >> 1)][2 * (i & 1) + 1]);
@@ -301,7 +322,7 @@ template <int MT> struct attention {
             }
         }
         for (uint32_t turn = 0; turn < 4; turn++) {
-            if (quarter == turn)
+            if (quarter == turn && !helper)
 #pragma unroll
                 for (int n = 0; n < 16; n++)
 #pragma unroll
@@ -349,6 +370,8 @@ template <int MT> struct attention {
     __device__ void one_block(uint32_t kv_block, float *partial)
     {
         float s[8][4];
+        if (form::AHEAD)
+            ask(kv_block, 0);
         scores(kv_block, s);
         weigh(kv_block, s);
         for (uint32_t from = 0; from < p.d_v; from += CHUNK) {
@@ -394,11 +417,11 @@ template <int MT> struct attention {
     }
 };
 
-template <int MT> static __global__ void __launch_bounds__(128 * MT, 1) attend(const __grid_constant__ cuda_p_attention p)
+template <int MT, int WITH> static __global__ void __launch_bounds__(128 * MT * WITH, 1) attend(const __grid_constant__ cuda_p_attention p)
 {
     dev_begin();
     extern __shared__ __align__(16) unsigned char shared[];
-    attention<MT> a(p, shared);
+    attention<MT, WITH> a(p, shared);
     uint32_t items = p.tiles->item_count, split = p.tiles->split;
     for (uint32_t x = blockIdx.x; x < items; x += gridDim.x) {
         if (split) {
@@ -467,8 +490,12 @@ static __global__ void __launch_bounds__(128) attn_fold(const __grid_constant__ 
 
 extern "C" uint32_t cuda_attention_smem(uint32_t d_k, uint32_t d_v, bool tall)
 {
-    return tall ? shared_form<4>{d_k, d_v}.total() : shared_form<1>{d_k, d_v}.total();
+    return tall ? shared_form<4, 1>{d_k, d_v}.total() : shared_form<1, 1>{d_k, d_v}.total();
+}
+extern "C" uint32_t cuda_attention_deep_smem(uint32_t d_k, uint32_t d_v)
+{
+    return shared_form<1, DEEP_WITH>{d_k, d_v}.total();
 }
 
 extern "C" const void *const cuda_kernels_attention[CUDA_K_ATTENTION_COUNT] = {
-    (const void *)make_tiles, (const void *)attend<1>, (const void *)attend<4>, (const void *)attn_fold};
+    (const void *)make_tiles, (const void *)attend<1, 1>, (const void *)attend<4, 1>, (const void *)attn_fold, (const void *)attend<1, DEEP_WITH>};

@@ -115,6 +115,16 @@ static __device__ __forceinline__ void pages_arrived(void)
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
+/* What a thread asked for up to here is one lot; all lots but the last are there. */
+static __device__ __forceinline__ void pages_sent(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+static __device__ __forceinline__ void pages_arrived_but_last(void)
+{
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
+}
+
 /* K of a page, elements [from, from + n), to [element][position]; rows up to a multiple of 16 are cleared.  NULL: zeros. */
 static __device__ void pages_keys(const unsigned char *plane, const cuda_plane &p, uint32_t d, uint32_t from, uint32_t n, __half *to,
                                   uint32_t stride, uint32_t me, uint32_t threads)

@@ -80,7 +80,9 @@ struct cuda_p_attend_row { /* attention of spans of one row, and attn_prepare be
     uint32_t *arrived;          /* [tile][kv head] items done; 0 between launches */
 };
 
-enum cuda_attention_kernel { CUDA_K_TILES, CUDA_K_ATTENTION, CUDA_K_ATTENTION_TALL, CUDA_K_FOLD, CUDA_K_ATTENTION_COUNT };
+enum cuda_attention_kernel { CUDA_K_TILES, CUDA_K_ATTENTION, CUDA_K_ATTENTION_TALL, CUDA_K_FOLD, CUDA_K_ATTENTION_DEEP, CUDA_K_ATTENTION_COUNT };
+enum { CUDA_ATTEND_DEEP_THREADS = 512, CUDA_ATTEND_DEEP_HEAD = 128 /* for wider heads */ };
+uint32_t cuda_attention_deep_smem(uint32_t d_k, uint32_t d_v);
 extern const void *const cuda_kernels_attention[CUDA_K_ATTENTION_COUNT];
 uint32_t cuda_attention_smem(uint32_t d_k, uint32_t d_v, bool tall);
 extern const void *const cuda_kernel_attend_row; /* spans of one row */

@@ -113,11 +113,12 @@ int main(int argc, char **argv)
                                       {"three spans of a row", 3, true, true}, {"spans of 37", 37, true, false}};
     static const struct shape shapes[] = {{128, 8, 2, 0, 64, 0, false, false, ROPE_ADJACENT}, {128, 8, 2, 100, 64, 0, true, true, ROPE_HALVES},
                                           {64, 4, 4, 0, 16, 30, false, true, ROPE_HALVES},   {64, 12, 1, 300, 32, 0, true, false, ROPE_HALVES},
-                                          {80, 6, 2, 0, 40, 0, false, false, ROPE_HALVES},   {96, 4, 1, 0, 0, 0, false, false, ROPE_HALVES}};
+                                          {80, 6, 2, 0, 40, 0, false, false, ROPE_HALVES},   {96, 4, 1, 0, 0, 0, false, false, ROPE_HALVES},
+                                          {256, 8, 4, 300, 128, 0, true, false, ROPE_HALVES}, {512, 8, 1, 0, 64, 0, false, false, ROPE_HALVES}};
     bool on_cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
     const struct backend *be = on_cuda ? cuda : &backend_cpu;
     struct device_config cfg = {.n_threads = 2, .level = on_cuda ? "host" : NULL};
-    struct device_reserve reserve = {.rows_max = SEQS * LENGTH, .cols_max = 2048, .heads_max = 16, .head_dim_max = 128, .context_max = LENGTH,
+    struct device_reserve reserve = {.rows_max = SEQS * LENGTH, .cols_max = 4096, .heads_max = 16, .head_dim_max = 512, .context_max = LENGTH,
                                      .logit_rows_max = 1, .vocab_max = 8};
     struct bench b = {0};
     struct err err = {0};
