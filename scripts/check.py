@@ -159,7 +159,8 @@ def matrix_steps(run, golden, models, long):
 
 
 def single_steps(run, golden, names, long):
-    steps = [(f"ops {name}", [program(f"ops_{name}"), *(["long"] if long else [])]) for name in ("rows_levels", "linear_levels", "against_ref", "state_kept", "experts", "linear_heads")]
+    steps = [(f"ops {name}", [program(f"ops_{name}"), *(["long"] if long else [])]) for name in ("rows_levels", "linear_levels", "against_ref", "state_kept", "experts", "experts_law", "linear_heads")]
+    steps.append(("ops experts_law", [program("ops_experts_law")]))
     steps.insert(1, ("law over models", [program("law_model"), golden, *(["long"] if long else [])]))
     steps.insert(2, ("tokenizers", [PYTHON, "tests/text_oracle.py", "--tool", program("text_tool"), "--lines", "1000000" if long else "100000",
                                     *[f"{n}=3" for n in names], os.path.join(golden, "llama", "tokenizer.json")]))
@@ -258,7 +259,7 @@ def gpu_steps(run, folder):
     checkers (CHECK_LONG=1: these over all ops, which takes many minutes).  The GPU is shared by as many steps as half of the CPUs."""
     golden = os.path.join(TOP, "tests", "golden")
     names = ["rows_law", "against_ref", "step_law", "attention_law", "experts", "linear_heads"]
-    steps = [(f"{name} on the GPU", [program(f"ops_{name}", folder), "cuda"]) for name in names]
+    steps = [(f"{name} on the GPU", [program(f"ops_{name}", folder), "cuda"]) for name in [*names, "experts_law"]]
     checker = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if os.path.exists(checker):
         steps += [(f"{tool}, {name}", [checker, "--tool", tool, "--error-exitcode", "9", program(f"ops_{name}", folder), "cuda"])

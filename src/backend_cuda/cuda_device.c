@@ -102,6 +102,7 @@ static int kernels_carve(const void *const *large, size_t count, struct err *err
     rc = rc ? rc : carve(cuda_kernels_rows, CUDA_K_ROWS_COUNT, err);
     rc = rc ? rc : carve(cuda_kernels_linear[0], CUDA_KIND_COUNT * CUDA_LINEAR_WIDTHS, err);
     rc = rc ? rc : carve(cuda_kernels_weight, CUDA_K_WEIGHT_COUNT, err);
+    rc = rc ? rc : carve(cuda_kernels_expert, CUDA_KIND_COUNT, err);
     rc = rc ? rc : carve(cuda_kernels_pages, CUDA_K_PAGES_COUNT, err);
     rc = rc ? rc : carve(cuda_kernels_attention, CUDA_K_ATTENTION_COUNT, err);
     rc = rc ? rc : carve(cuda_kernels_state, CUDA_K_STATE_COUNT, err);
@@ -134,9 +135,11 @@ static int hopper_allow(const struct device *d, struct err *err)
 static int kernels_allow(const struct device *d, struct err *err)
 {
     const void *large[] = {cuda_kernels_attention[CUDA_K_ATTENTION], cuda_kernels_attention[CUDA_K_ATTENTION_DEEP], cuda_kernels_attention[CUDA_K_ATTENTION_TALL], cuda_kernel_route,
-                           cuda_kernel_pack, cuda_kernel_attend_row, cuda_kernel_attend_tall(64, 64), cuda_kernel_attend_tall(128, 128)};
+                           cuda_kernel_route_warp, cuda_kernel_group, cuda_kernel_pack_slots, cuda_kernel_pack, cuda_kernel_attend_row, cuda_kernel_attend_tall(64, 64), cuda_kernel_attend_tall(128, 128)};
     int rc = d->wgmma ? kernels_carve(large, sizeof large / sizeof *large, err) : 0;
     rc = rc || !d->wgmma ? rc : hopper_allow(d, err);
+    for (int k = 0; k < CUDA_KIND_COUNT && rc == 0; k++)
+        rc = smem_allow(cuda_kernels_expert[k], (int)d->smem_max, err);
     for (size_t i = 0; i < sizeof large / sizeof *large && rc == 0; i++) {
         struct cudaFuncAttributes a;
         rc = cuda_check(cudaFuncGetAttributes(&a, large[i]), "kernel attributes", err);
@@ -238,18 +241,29 @@ static void *lay(struct walk *w, size_t size_bytes)
     return p;
 }
 
+/* Packed rows of so many slots: experts begin at whole blocks. */
+static size_t group_rows_max(size_t slots, size_t experts)
+{
+    size_t blocks = slots / CUDA_TALL_ROWS + experts;
+    return (blocks < slots ? blocks : slots) * CUDA_TALL_ROWS;
+}
+
 static size_t scratch_lay(struct device *d, const struct device_reserve *r, unsigned char *base)
 {
     struct walk w = {base, 0};
     size_t rows = (r->rows_max + CUDA_TALL_ROWS - 1) / CUDA_TALL_ROWS * CUDA_TALL_ROWS, logit_rows = r->logit_rows_max ? r->logit_rows_max : 1;
     uint32_t blocks = (r->vocab_max + LOGIT_BLOCK - 1) / LOGIT_BLOCK;
     size_t plain = rows * cuda_units(r->cols_max) * CUDA_UNIT * sizeof *d->packed;
-    size_t slots = rows * r->slots_max * cuda_units(r->expert_cols_max) * CUDA_UNIT * sizeof *d->packed;
-    size_t each = r->slots_max > r->heads_max ? r->slots_max : r->heads_max;
-    d->packed_bytes = plain > slots ? plain : slots;
+    size_t slots = rows * r->slots_max, grouped = group_rows_max(slots, r->experts_max), each = rows * (r->heads_max ? r->heads_max : 1);
+    size_t slot_bytes = grouped * cuda_units(r->expert_cols_max) * CUDA_UNIT * sizeof *d->packed;
+    d->packed_bytes = plain > slot_bytes ? plain : slot_bytes;
     d->packed = lay(&w, d->packed_bytes);
-    d->packed_rows = (uint32_t)(rows * (each ? each : 1));
+    d->packed_rows = (uint32_t)(each > grouped ? each : grouped);
     d->packed_scale = lay(&w, d->packed_rows * sizeof *d->packed_scale);
+    d->slots_max = (uint32_t)slots, d->group_items_max = (uint32_t)(slots / 8 + r->experts_max);
+    d->order = lay(&w, grouped * sizeof *d->order);
+    d->place = lay(&w, slots * sizeof *d->place);
+    d->groups = lay(&w, slots ? sizeof(struct cuda_groups) + d->group_items_max * sizeof(struct cuda_group_item) : 0);
     d->partial_bytes = PARTIAL_BYTES;
     d->partial = lay(&w, d->partial_bytes);
     d->tiles_max = r->rows_max * (r->heads_max / 16 + 1) + r->rows_max + 1;
@@ -424,6 +438,7 @@ const struct backend backend_cuda = {
     .route = cuda_op_route,
     .expert_linear = cuda_op_expert_linear,
     .expert_gated = cuda_op_expert_gated,
+    .expert_output = cuda_op_expert_output,
     .expert_sum = cuda_op_expert_sum,
     .short_conv = cuda_op_short_conv,
     .delta_net = cuda_op_delta_net,

@@ -2,7 +2,7 @@
  *
  * cuda_device.c  the table; opening, memory, scratch          cuda_queue.c   launches as a log, graphs, staging, events
  * cuda_weight.c  weights to packed tiles                      cuda_ops.c     ops -> launches
- * cuda_linear.c  linear in its forms
+ * cuda_linear.c  linear in its forms                      cuda_expert.c  experts
  * cuda_attention.c  pages, attention, recurrent layers        cuda_sample.c  sample_rows
  * kernels.h      what both sides share; k_*.cu the kernels
  *
@@ -95,6 +95,11 @@ struct device {
     struct cuda_scatter_list *pending; /* in the open slot */
     struct cuda_p_kv_write held; /* an attn_prepare that waits: the attention behind it may do it too */
     bool held_set;
+    struct cuda_p_expert expert; /* a few slots' products that wait for the matrix beside them */
+    enum cuda_kind expert_kind;
+    bool expert_set;
+    struct cuda_p_row_steps steps; /* norms and scales of the same rows that wait for more of them */
+    uint32_t steps_rows;
     bool pending_copies;        /* the last pending item is device to device */
     uint64_t recorded;
     struct cuda_graph graphs[CUDA_GRAPHS];
@@ -114,6 +119,8 @@ struct device {
     uint16_t *packed;
     size_t packed_bytes;
     uint32_t packed_rows, *arrived; /* of attention's items; 0 between launches */
+    struct cuda_groups *groups; /* slots of experts by matrix: the list, slots of packed rows, packed rows of slots */
+    uint32_t *order, *place, slots_max, group_items_max;
     float *packed_scale, *partial, *work;
     struct cuda_tile_set sets[CUDA_TILE_SETS];
     uint32_t set_at, items_max, tiles_max;
@@ -185,7 +192,7 @@ int cuda_weight_plan(struct device *d, const struct weight_src *src, unsigned us
 int cuda_weight_prepare(struct device *d, const struct weight_src *src, unsigned use, struct weight **out, struct err *err);
 void cuda_weight_free(struct device *d, struct weight *w);
 
-/* ---- cuda_ops.c, cuda_linear.c, cuda_attention.c, cuda_sample.c ---- */
+/* ---- cuda_ops.c, cuda_linear.c, cuda_expert.c, cuda_attention.c, cuda_sample.c ---- */
 #define CUDA_OP(name) int cuda_op_##name(struct device *d, const struct op_##name *op);
 CUDA_OP(embed)
 CUDA_OP(linear)
@@ -202,6 +209,7 @@ CUDA_OP(linear_heads)
 CUDA_OP(route)
 CUDA_OP(expert_linear)
 CUDA_OP(expert_gated)
+CUDA_OP(expert_output)
 CUDA_OP(expert_sum)
 CUDA_OP(norm_linear)
 CUDA_OP(norm_gated)
@@ -217,6 +225,15 @@ CUDA_OP(match)
 CUDA_OP(sparsify)
 CUDA_OP(mamba)
 #undef CUDA_OP
+int cuda_steps_launch(struct device *d); /* what waits of rows' steps */
+int cuda_expert_launch(struct device *d); /* what waits of experts */
+/* Does the op go into the launch of the experts that wait?  Then it is done. */
+bool cuda_expert_takes_linear(struct device *d, const struct op_linear *op);
+bool cuda_expert_takes_gated(struct device *d, const struct op_norm_gated *op);
+/* cuda_linear.c, for cuda_expert.c too */
+int cuda_linear_part(struct device *d, struct cuda_p_linear *p, const struct weight *w, const float *bias, const struct tensor *y, size_t *near);
+int cuda_linear_pack(struct device *d, const struct tensor *x);
+int cuda_linear_own(struct device *d, enum cuda_kind kind, struct cuda_p_linear *p);
 int cuda_kv_write_launch(struct device *d, const struct cuda_p_kv_write *p);
 
 #endif

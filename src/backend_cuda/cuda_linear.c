@@ -119,6 +119,8 @@ int cuda_op_linear(struct device *d, const struct op_linear *op)
     size_t near = 0;
     if (!op->w->planes)
         return ERR_INTERNAL;
+    if (cuda_expert_takes_linear(d, op))
+        return 0;
     int rc = part_set(d, &p, op->w, op->bias, &op->y, &near);
     return rc ? rc : linear_launch(d, op->w->kind, &p, &in);
 }
@@ -147,6 +149,8 @@ int cuda_op_norm_gated(struct device *d, const struct op_norm_gated *op)
     struct cuda_p_linear p = {.rows = op->x.rows, .alpha = 1, .act = op->act};
     struct input in = {.x = &op->x, .norm_w = op->norm_w, .eps = op->eps};
     size_t near = 0;
+    if (cuda_expert_takes_gated(d, op))
+        return 0;
     if (op->gate->kind == op->up->kind) {
         int rc = part_set(d, &p, op->gate, NULL, &op->y, &near);
         rc = rc ? rc : part_set(d, &p, op->up, NULL, &op->y, &near);
@@ -175,43 +179,20 @@ static int own_launch(struct device *d, enum cuda_kind kind, struct cuda_p_linea
                        sizeof *p);
 }
 
-static struct cuda_p_linear own_params(const struct tensor *x, const struct tensor *y, const struct weight *w, const uint32_t *ids)
+int cuda_linear_pack(struct device *d, const struct tensor *x)
 {
-    return (struct cuda_p_linear){.rows = y->rows, .alpha = 1, .each = w->head.rows, .x_share = y->rows / x->rows, .heads = 1, .ids = ids,
-                                  .matrices = w->head.n_experts};
+    struct input in = {.x = x};
+    return pack(d, &in, false);
 }
 
-int cuda_op_expert_linear(struct device *d, const struct op_expert_linear *op)
+int cuda_linear_part(struct device *d, struct cuda_p_linear *p, const struct weight *w, const float *bias, const struct tensor *y, size_t *near)
 {
-    struct cuda_p_linear p = own_params(&op->x, &op->y, op->w, op->ids);
-    struct input in = {.x = &op->x};
-    size_t near = 0;
-    int rc = pack(d, &in, false);
-    rc = rc ? rc : part_set(d, &p, op->w, op->bias, &op->y, &near);
-    return rc ? rc : own_launch(d, op->w->kind, &p);
+    return part_set(d, p, w, bias, y, near);
 }
 
-int cuda_op_expert_gated(struct device *d, const struct op_expert_gated *op)
+int cuda_linear_own(struct device *d, enum cuda_kind kind, struct cuda_p_linear *p)
 {
-    struct cuda_p_linear p = own_params(&op->x, &op->y, op->gate, op->ids), up = p;
-    struct input in = {.x = &op->x};
-    size_t near = 0;
-    int rc = pack(d, &in, false);
-    if (rc)
-        return rc;
-    if (op->gate->kind == op->up->kind) {
-        rc = part_set(d, &p, op->gate, op->gate_bias, &op->y, &near);
-        rc = rc ? rc : part_set(d, &p, op->up, op->up_bias, &op->y, &near);
-        p.pair = 1;
-        p.act = op->act;
-        return rc ? rc : own_launch(d, op->gate->kind, &p);
-    }
-    rc = part_set(d, &p, op->gate, op->gate_bias, &op->scratch_gate, &near);
-    rc = rc ? rc : part_set(d, &up, op->up, op->up_bias, &op->scratch_up, &near);
-    rc = rc ? rc : own_launch(d, op->gate->kind, &p);
-    rc = rc ? rc : own_launch(d, op->up->kind, &up);
-    struct op_gated gated = {.gate = op->scratch_gate, .up = op->scratch_up, .y = op->y, .act = op->act};
-    return rc ? rc : cuda_op_gated(d, &gated);
+    return own_launch(d, kind, p);
 }
 
 /* As many rows at a time as the packed activations have room for. */

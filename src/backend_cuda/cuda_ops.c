@@ -30,13 +30,55 @@ int cuda_op_route(struct device *d, const struct op_route *op)
                              .score = op->score, .top = op->top, .groups = op->groups, .group_top = op->group_top,
                              .group_best = op->group_best, .normalise = op->normalise, .replay = op->replay, .scale = op->scale,
                              .failed = d->failed};
+    if (p.experts <= CUDA_ROUTE_WARP_EXPERTS && p.top <= CUDA_ROUTE_WARP_TOP && p.groups <= 1) {
+        uint32_t warps = p.rows < CUDA_ROUTE_WARPS ? p.rows : CUDA_ROUTE_WARPS;
+        return cuda_launch(d, cuda_kernel_route_warp, blocks(p.rows, warps), 1, 1, 32 * warps, 0, &p, sizeof p);
+    }
     return cuda_launch(d, cuda_kernel_route, p.rows, 1, 1, ROW_THREADS, p.experts * (2 * sizeof(float) + 1), &p, sizeof p);
 }
 
 /* ---- rows ---- */
 
+int cuda_steps_launch(struct device *d)
+{
+    struct cuda_p_row_steps p = d->steps;
+    d->steps.count = 0; /* the launch asks for what waits */
+    return rows_launch(d, CUDA_K_ROW_STEPS, d->steps_rows, 1, ROW_THREADS, 0, &p, sizeof p);
+}
+
+/* Are both the same rows, or have nothing in common?  A step may then follow in the same block. */
+static bool apart(const float *a, uint32_t a_stride, const float *b, uint32_t b_stride, uint32_t rows)
+{
+    if (a == b)
+        return a_stride == b_stride;
+    return !a || !b || a + (size_t)rows * a_stride <= b || b + (size_t)rows * b_stride <= a;
+}
+
+/* A step waits for others of the same rows, and goes with them in one launch. */
+static int step_add(struct device *d, const struct cuda_row_step *s, uint32_t rows, uint32_t cols)
+{
+    bool joins = d->steps.count && d->steps.count < CUDA_ROW_STEPS && d->steps_rows == rows && d->steps.cols == cols;
+    for (uint32_t i = 0; joins && i < d->steps.count; i++) {
+        const struct cuda_row_step *t = &d->steps.step[i];
+        joins = apart(s->x, s->x_stride, t->y, t->y_stride, rows) && apart(s->y, s->y_stride, t->y, t->y_stride, rows) &&
+                apart(s->y, s->y_stride, t->x, t->x_stride, rows);
+    }
+    int rc = joins ? 0 : cuda_held_emit(d);
+    if (!joins) {
+        d->steps = (struct cuda_p_row_steps){.cols = cols};
+        d->steps_rows = rows;
+    }
+    d->steps.step[d->steps.count++] = *s;
+    return rc;
+}
+
 int cuda_op_norm(struct device *d, const struct op_norm *op)
 {
+    if (op->dim == op->x.cols && op->x.rows) {
+        struct cuda_row_step s = {.x = op->x.data, .w = op->w, .y = op->y.data, .x_stride = op->x.stride, .y_stride = op->y.stride, .add = op->add,
+                                  .centred = op->centred, .eps = op->eps, .scale = op->scale};
+        return step_add(d, &s, op->x.rows, op->x.cols);
+    }
     struct cuda_p_norm p = {.x = op->x.data, .w = op->w, .y = op->y.data, .rows = op->x.rows, .groups = op->x.cols / op->dim, .dim = op->dim,
                             .x_stride = op->x.stride, .y_stride = op->y.stride, .add = op->add, .own = op->own, .centred = op->centred, .eps = op->eps,
                             .scale = op->scale};
@@ -96,6 +138,10 @@ int cuda_op_gather(struct device *d, const struct op_gather *op)
 
 int cuda_op_scale(struct device *d, const struct op_scale *op)
 {
+    if (d->steps.count && op->x.rows) {
+        struct cuda_row_step s = {.y = op->x.data, .w = op->w, .y_stride = op->x.stride, .scale = op->scale};
+        return step_add(d, &s, op->x.rows, op->x.cols);
+    }
     struct cuda_p_wise p = {.a = op->x.data, .b = op->w, .y = op->x.data, .rows = op->x.rows, .cols = op->x.cols, .a_stride = op->x.stride,
                             .y_stride = op->x.stride, .what = CUDA_WISE_SCALE, .s = op->scale};
     return wise_launch(d, &p);

@@ -208,8 +208,12 @@ static int pending_emit(struct device *d)
     return launch_raw(d, cuda_kernels_rows[CUDA_K_SCATTER], one, 1024, 0, &p, sizeof p);
 }
 
-int cuda_held_emit(struct device *d)
+int cuda_held_emit(struct device *d) /* one of them at most waits */
 {
+    if (d->expert_set)
+        return cuda_expert_launch(d);
+    if (d->steps.count)
+        return cuda_steps_launch(d);
     if (!d->held_set)
         return 0;
     d->held_set = false;
@@ -261,7 +265,7 @@ static int issue(struct device *d)
         void *args[1] = {d->params + e->param_at};
         cudaLaunchAttribute early = {.id = cudaLaunchAttributeProgrammaticStreamSerialization, .val.programmaticStreamSerializationAllowed = 1};
         cudaLaunchConfig_t cfg = {.gridDim = {e->grid[0], e->grid[1], e->grid[2]}, .blockDim = {e->block, 1, 1}, .dynamicSmemBytes = e->smem,
-                                  .stream = d->stream, .attrs = &early, .numAttrs = d->in_turn || !d->wgmma ? 0 : 1};
+                                  .stream = d->stream, .attrs = &early, .numAttrs = i == 0 || d->in_turn || !d->wgmma ? 0 : 1}; /* the first: weights that are packed now may be its own */
         if (note(d, cudaLaunchKernelExC(&cfg, e->kernel, args), "launch"))
             return ERR_DEVICE;
     }

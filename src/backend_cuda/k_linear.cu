@@ -82,15 +82,20 @@ static __device__ __forceinline__ float sum_segments(const float *partial, uint3
     return sum;
 }
 
-static __device__ __forceinline__ void store(const cuda_p_linear &p, const cuda_linear_part &part, uint32_t o, uint32_t row, float sum)
+static __device__ __forceinline__ void store(const cuda_p_linear &p, const cuda_linear_part &part, uint32_t o, float *y, float x_scale, float sum)
 {
-    float v = sum * (part.row_scale[o] * p.x_scale[row]);
+    float v = sum * (part.row_scale[o] * x_scale);
     if (part.bias)
         v = v + part.bias[o];
     if (p.alpha != 1.0f)
         v = v * p.alpha;
-    float *y = part.y + (size_t)row * part.y_stride + o;
     *y = p.add ? *y + v : v;
+}
+
+static __device__ __forceinline__ float scaled(const cuda_linear_part &part, uint32_t o, float x_scale, float sum)
+{
+    float v = sum * (part.row_scale[o] * x_scale);
+    return part.bias ? v + part.bias[o] : v;
 }
 
 template <int BITS, int SCALE, int OFF, int NT>
@@ -98,7 +103,14 @@ static __global__ void __launch_bounds__(256, NT == 1 ? 3 : 2) linear(const __gr
 {
     extern __shared__ float partial[]; /* [segment][16][8 NT], for a pair twice */
     uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, segments = blockDim.x >> 5;
-    uint32_t row0 = blockIdx.x * 8 * NT, rows_left = p.rows - row0, part = 0;
+    uint32_t row0 = blockIdx.x * 8 * NT, rows_left = p.rows - row0, part = 0, before = 0; /* tiles of matrices before this one */
+    if (p.groups) {
+        dev_wait();
+        if (blockIdx.x >= __ldcg(&p.groups->count))
+            return;
+        const uint4 item = __ldcg(reinterpret_cast<const uint4 *>(p.groups->items + blockIdx.x));
+        before = item.x * (p.each / 16), row0 = item.y, rows_left = item.z;
+    }
     while (!p.pair && part + 1 < p.part_count && blockIdx.y >= p.part[part + 1].tile_first)
         part++;
     uint32_t tile = blockIdx.y - p.part[part].tile_first, stride = 16 * 8 * NT, all = segments * stride;
@@ -106,7 +118,7 @@ static __global__ void __launch_bounds__(256, NT == 1 ? 3 : 2) linear(const __gr
     const uint16_t *x = p.x + (size_t)(row0 / 8) * p.units * 512;
     for (uint32_t i = 0; i <= p.pair; i++) {
         float acc[NT][4] = {};
-        segment<BITS, SCALE, OFF, NT>(p.part[part + i].planes + (size_t)tile * p.tile_bytes, x, p.units, from, to, rows_left, acc);
+        segment<BITS, SCALE, OFF, NT>(p.part[part + i].planes + (size_t)(before + tile) * p.tile_bytes, x, p.units, from, to, rows_left, acc);
         float *mine = partial + i * all + warp * stride;
 #pragma unroll
         for (int n = 0; n < NT; n++) {
@@ -119,14 +131,15 @@ static __global__ void __launch_bounds__(256, NT == 1 ? 3 : 2) linear(const __gr
         uint32_t o = tile * 16 + i % 16, n = i / 16, at = i % 16 * 8 * NT + n;
         if (o >= p.part[part].rows || n >= rows_left)
             continue;
-        float sum = sum_segments(partial, segments, stride, at);
+        float sum = sum_segments(partial, segments, stride, at), x_scale = p.x_scale[row0 + n];
+        float *y = p.part[part].y + (size_t)(p.order ? p.order[row0 + n] : row0 + n) * p.part[part].y_stride + o;
+        o += before * 16;
         if (!p.pair) {
-            store(p, p.part[part], o, row0 + n, sum);
+            store(p, p.part[part], o, y, x_scale, sum);
             continue;
         }
-        float gate = sum * (p.part[0].row_scale[o] * p.x_scale[row0 + n]);
-        float up = sum_segments(partial + all, segments, stride, at) * (p.part[1].row_scale[o] * p.x_scale[row0 + n]);
-        p.part[0].y[(size_t)(row0 + n) * p.part[0].y_stride + o] = dev_gate(p.act, gate, up);
+        float up = scaled(p.part[1], o, x_scale, sum_segments(partial + all, segments, stride, at));
+        *y = dev_gate(p.act, scaled(p.part[0], o, x_scale, sum), up);
     }
 }
 

@@ -67,6 +67,29 @@ static __global__ void __launch_bounds__(ROW_THREADS) norm_rows(const __grid_con
     }
 }
 
+/* Each thread keeps to its columns, so that steps need not wait for one another but where they sum. */
+static __global__ void __launch_bounds__(ROW_THREADS) row_steps(const __grid_constant__ cuda_p_row_steps p)
+{
+    dev_begin();
+    __shared__ float shared[32];
+    uint32_t r = blockIdx.x;
+    for (uint32_t i = 0; i < p.count; i++) {
+        const cuda_row_step &s = p.step[i];
+        const float *x = s.x + (size_t)r * s.x_stride, *w = s.w;
+        float *y = s.y + (size_t)r * s.y_stride;
+        if (!s.x) {
+            for (uint32_t c = threadIdx.x; c < p.cols; c += blockDim.x)
+                y[c] = (w ? y[c] * w[c] : y[c]) * s.scale;
+            continue;
+        }
+        float mean = s.centred ? mean_of(x, p.cols, shared) : 0.0f, by = 1.0f / sqrtf(squares_of(x, p.cols, mean, shared) + s.eps);
+        for (uint32_t c = threadIdx.x; c < p.cols; c += blockDim.x) {
+            float v = ((x[c] - mean) * by) * w[c];
+            y[c] = s.add ? y[c] + v * s.scale : v;
+        }
+    }
+}
+
 static __global__ void rope_table(const __grid_constant__ cuda_p_rope_table p)
 {
     dev_begin();
@@ -172,4 +195,4 @@ static __global__ void __launch_bounds__(ROW_THREADS) sparsify(const __grid_cons
 
 extern "C" const void *const cuda_kernels_rows[CUDA_K_ROWS_COUNT] = {
     (const void *)scatter, (const void *)norm_rows, (const void *)rope_table, (const void *)rope,
-    (const void *)wise, (const void *)blend, (const void *)match, (const void *)sparsify};
+    (const void *)wise, (const void *)blend, (const void *)match, (const void *)sparsify, (const void *)row_steps};

@@ -32,7 +32,7 @@ template <int BITS, int SCALE, int OFF, int TILES> struct tall_form {
 
 /* Where a block works: rows of x, and the i-th of its tiles of weights. */
 struct spot {
-    uint32_t row0, tile, part;
+    uint32_t row0, rows, tile, part, before; /* before: tiles of matrices before this one */
     bool mine; /* else it keeps pace with nothing to write */
 };
 
@@ -42,16 +42,20 @@ template <int TILES> struct plan {
     {
         uint32_t tiles = p.pair ? p.tiles / 2 : p.tiles, per = p.pair ? TILES / 2 : TILES;
         rank = cluster_rank();
-        row_blocks = (p.rows + ROWS - 1) / ROWS;
+        row_blocks = p.groups ? __ldcg(&p.groups->count) : (p.rows + ROWS - 1) / ROWS;
         groups = ((tiles + per - 1) / per + CLUSTER - 1) / CLUSTER;
         total = row_blocks * groups;
     }
     __device__ __forceinline__ spot at(const cuda_p_linear &p, uint32_t id, uint32_t i) const
     {
         uint32_t band = id / (BAND * groups), rest = id - band * BAND * groups, left = row_blocks - band * BAND, rows = left < BAND ? left : BAND;
-        uint32_t block = rest / rows * CLUSTER + rank;
+        uint32_t block = rest / rows * CLUSTER + rank, row_block = band * BAND + rest % rows;
         spot s;
-        s.row0 = (band * BAND + rest % rows) * ROWS;
+        s.row0 = row_block * ROWS, s.rows = p.rows - s.row0 < ROWS ? p.rows - s.row0 : ROWS, s.before = 0;
+        if (p.groups) {
+            const uint4 item = __ldcg(reinterpret_cast<const uint4 *>(p.groups->items + row_block));
+            s.row0 = item.y, s.rows = item.z, s.before = item.x * (p.each / 16);
+        }
         s.tile = p.pair ? block * (TILES / 2) + i % (TILES / 2) : block * TILES + i;
         s.mine = s.tile < (p.pair ? p.tiles / 2 : p.tiles);
         s.part = p.pair ? i / (TILES / 2) : 0;
@@ -86,7 +90,7 @@ static __device__ void fetch_weights(const cuda_p_linear &p, const plan<TILES> &
     walk<form::W> at = {0, 1};
     for (uint32_t id = first; id < all.total; id += step) {
         spot s = all.at(p, id, lane % TILES);
-        const uint8_t *planes = p.part[s.part].planes + (size_t)(s.mine ? s.tile : 0) * p.tile_bytes;
+        const uint8_t *planes = p.part[s.part].planes + (size_t)(s.before + (s.mine ? s.tile : 0)) * p.tile_bytes;
         for (uint32_t piece = 0; piece * form::UNITS < p.units; piece++, at.next()) {
             uint32_t left = p.units - piece * form::UNITS, bar = to.filled + 8 * at.slot;
             uint32_t bytes = lay::super_bytes || left >= form::UNITS ? (uint32_t)form::PIECE : left * lay::unit_bytes;
@@ -345,14 +349,16 @@ static __device__ __forceinline__ void write_some(const cuda_p_linear &p, const 
     uint32_t column = thread % COLUMNS, n0 = thread / COLUMNS, step = threads / COLUMNS;
     const spot s = all.at(p, id, column / 16);
     const cuda_linear_part &q = p.part[s.part];
-    uint32_t o = s.tile * 16 + column % 16, rows = p.rows - s.row0 < ROWS ? p.rows - s.row0 : ROWS;
+    uint32_t o = s.tile * 16 + column % 16, in = s.before * 16 + o, rows = s.rows;
     bool mine = s.mine && o < q.rows;
-    float scale = mine ? q.row_scale[o] : 0, up_scale = PAIR && mine ? p.part[1].row_scale[o] : 0, bias = mine && q.bias ? q.bias[o] : 0;
-    float *y = q.y + (size_t)s.row0 * q.y_stride + o, other[N]; /* up, or what was there */
+    float scale = mine ? q.row_scale[in] : 0, up_scale = PAIR && mine ? p.part[1].row_scale[in] : 0, bias = mine && q.bias ? q.bias[in] : 0;
+    float up_bias = PAIR && mine && p.part[1].bias ? p.part[1].bias[in] : 0;
+    float *y = q.y + o, other[N]; /* up, or what was there */
+    auto at = [&](uint32_t n) { return y + (size_t)(p.order ? p.order[s.row0 + n] : s.row0 + n) * q.y_stride; };
     auto before = [&](uint32_t from) {
 #pragma unroll
         for (uint32_t i = 0; i < N; i++)
-            other[i] = mine && from + i * step < rows ? __ldcg(y + (size_t)(from + i * step) * q.y_stride) : 0;
+            other[i] = mine && from + i * step < rows ? __ldcg(at(from + i * step)) : 0;
     };
     if (!PAIR && p.add)
         before(n0);
@@ -366,22 +372,24 @@ static __device__ __forceinline__ void write_some(const cuda_p_linear &p, const 
         for (uint32_t i = 0; i < N; i++) {
             uint32_t n = from + i * step < ROWS ? from + i * step : 0;
             v[i] = out[out_at<TILES>(n, column)] * (scale * x_scales[n]);
-            if (PAIR)
+            v[i] = q.bias ? v[i] + bias : v[i];
+            if (PAIR) {
                 other[i] = out[out_at<TILES>(n, COLUMNS + column)] * (up_scale * x_scales[n]);
+                other[i] = p.part[1].bias ? other[i] + up_bias : other[i];
+            }
         }
         if (PAIR)
             gates<N>(p.act, v, other);
         else
 #pragma unroll
             for (uint32_t i = 0; i < N; i++) {
-                v[i] = q.bias ? v[i] + bias : v[i];
                 v[i] = p.alpha != 1.0f ? v[i] * p.alpha : v[i];
                 v[i] = p.add ? other[i] + v[i] : v[i];
             }
 #pragma unroll
         for (uint32_t i = 0; i < N; i++)
             if (from + i * step < rows)
-                y[(size_t)(from + i * step) * q.y_stride] = v[i];
+                *at(from + i * step) = v[i];
     }
 }
 template <int TILES>
@@ -398,8 +406,8 @@ static __device__ __forceinline__ void write(const cuda_p_linear &p, const plan<
 template <int TILES>
 static __device__ __forceinline__ void scales(const cuda_p_linear &p, const plan<TILES> &all, uint32_t id, float *x_scales, uint32_t thread)
 {
-    uint32_t n = all.at(p, id, 0).row0 + thread;
-    x_scales[thread] = n < p.rows ? __ldcg(p.x_scale + n) : 0;
+    const spot s = all.at(p, id, 0);
+    x_scales[thread] = thread < s.rows ? __ldcg(p.x_scale + s.row0 + thread) : 0;
 }
 
 template <int BITS, int SCALE, int OFF, int TILES>
@@ -411,6 +419,8 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS
     __shared__ __align__(8) uint64_t full[2 * form::X], filled[2 * form::W]; /* and behind those: empty, used */
     __shared__ float x_scales[2][ROWS]; /* of this tile and the one before: a warp that writes may be that far behind */
     uint64_t *empty = full + form::X, *used = filled + form::W;
+    if (p.groups)
+        dev_wait(); /* they say which weights */
     const plan<TILES> all(p);
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first = blockIdx.x / CLUSTER, step = gridDim.x / CLUSTER;
     uint32_t stages = (shared_at(memory) + 1023) / 1024 * 1024;
@@ -479,5 +489,5 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS
 #define MISSING {NULL, 0, 0}
 #define ABSENT {MISSING, MISSING}
 extern "C" const struct cuda_tall cuda_kernels_tall[CUDA_KIND_COUNT][CUDA_TALL_FORMS] = { /* in the order of CUDA_KINDS */
-    BOTH(16, NONE, 0), KIND(4, ONE, 8), ABSENT, BOTH(8, ONE, 128), ABSENT, ABSENT, KIND(4, TWO, 0), ABSENT, ABSENT, ABSENT,
+    BOTH(16, NONE, 0), KIND(4, ONE, 8), KIND(5, ONE, 16), BOTH(8, ONE, 128), ABSENT, ABSENT, KIND(4, TWO, 0), ABSENT, ABSENT, ABSENT,
     KIND(4, WIDE, 0), ABSENT, ABSENT, ABSENT, BOTH(4, SUPER, 0), ABSENT, BOTH(6, SIXTEEN, 32), ABSENT, ABSENT};

@@ -7,6 +7,7 @@
 #define RH_CUDA_KERNELS_H
 
 #include "backend_cuda/cuts.h"
+#include "backend_cuda/kernels_expert.h"
 #include "backend_cuda/kernels_state.h"
 
 #ifdef __cplusplus
@@ -129,14 +130,6 @@ struct cuda_p_level { /* match (s: the least mean square), sparsify (y alone; s:
     uint32_t cols, x_stride, y_stride;
     float s;
 };
-struct cuda_p_route {
-    const float *logits, *bias, *expert_scale;
-    uint32_t *ids;
-    float *weights;
-    uint32_t rows, experts, stride, score, top, groups, group_top, group_best, normalise, replay;
-    float scale;
-    uint32_t *failed;
-};
 struct cuda_scatter_item {
     void *dst;
     const void *src;            /* staging or device memory */
@@ -172,6 +165,9 @@ struct cuda_p_linear {
     uint32_t x_share, heads, y_step; /* rows of y that read one row of x */
     const uint32_t *ids;
     uint32_t matrices;
+    /* the same in groups (k_group.cu), not NULL: rows of x are packed rows, of y order[packed row]; each is of whole tiles */
+    const struct cuda_groups *groups;
+    const uint32_t *order;
     /* one row (k_row.cu): x as it is, normed on the way if norm_w */
     uint32_t cols;
     const float *raw, *norm_w;
@@ -188,10 +184,9 @@ struct cuda_p_probe {
 /* ---- entries: what cudaLaunchKernel is given ---- */
 
 enum cuda_rows_kernel { CUDA_K_SCATTER, CUDA_K_NORM, CUDA_K_ROPE_TABLE, CUDA_K_ROPE, CUDA_K_WISE, CUDA_K_BLEND, CUDA_K_MATCH,
-                        CUDA_K_SPARSIFY, CUDA_K_ROWS_COUNT };
+                        CUDA_K_SPARSIFY, CUDA_K_ROW_STEPS, CUDA_K_ROWS_COUNT };
 enum cuda_wise { CUDA_WISE_GATED, CUDA_WISE_ADD = CUDA_WISE_GATED + ACT_COUNT, CUDA_WISE_SOFTCAP, CUDA_WISE_SCALE, CUDA_WISE_XIELU, CUDA_WISE_SUM, CUDA_WISE_GATHER };
 extern const void *const cuda_kernels_rows[CUDA_K_ROWS_COUNT];
-extern const void *const cuda_kernel_route;
 enum cuda_weight_kernel { CUDA_K_EMBED, CUDA_K_ROW_SCALE, CUDA_K_REPACK, CUDA_K_WEIGHT_COUNT };
 extern const void *const cuda_kernels_weight[CUDA_K_WEIGHT_COUNT];
 enum { CUDA_LINEAR_WIDTHS = 4 }; /* 8, 16, 32 rows at a time; one row with a matrix of its own */

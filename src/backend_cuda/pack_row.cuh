@@ -79,15 +79,17 @@ static __device__ __forceinline__ float4 pack_weights(const pack_source &s, uint
     return make_float4(c < s.cols ? s.w[c] : 0, c + 1 < s.cols ? s.w[c + 1] : 0, c + 2 < s.cols ? s.w[c + 2] : 0, c + 3 < s.cols ? s.w[c + 3] : 0);
 }
 
-/* The row in shared memory, normed where there is a norm; gives the power of two that takes it to f16, and what takes that back. */
-static __device__ __forceinline__ float pack_factor(const pack_source &s, uint32_t padded, float *row, float *shared, float *inverse)
+/* The row in shared memory, where it may be already, normed where there is a norm; gives the power of two that takes it to f16, and what takes that back. */
+static __device__ __forceinline__ float pack_factor(const pack_source &s, uint32_t padded, float *row, float *shared, float *inverse, bool there = false)
 {
     float by = 1;
     uint32_t most = 0;
     bool whole = ((uintptr_t)s.w | s.cols * 4) % 16 == 0;
     float4 *four = reinterpret_cast<float4 *>(row);
-    pack_fetch(row, s.x, s.cols, padded);
-    pack_arrived();
+    if (!there) {
+        pack_fetch(row, s.x, s.cols, padded);
+        pack_arrived();
+    }
     if (s.w)
         by = pack_norm(s, row, shared);
 #pragma unroll 2
@@ -104,9 +106,9 @@ static __device__ __forceinline__ float pack_factor(const pack_source &s, uint32
 }
 
 /* put(c, halves of columns c and c + 1) for every even c below `padded`; gives what takes the power of two back.  row: of `padded` floats in shared memory. */
-template <class PUT> static __device__ __forceinline__ float pack_row(const pack_source &s, uint32_t padded, float *row, float *shared, PUT put)
+template <class PUT> static __device__ __forceinline__ float pack_row(const pack_source &s, uint32_t padded, float *row, float *shared, PUT put, bool there = false)
 {
-    float inverse, up = pack_factor(s, padded, row, shared, &inverse);
+    float inverse, up = pack_factor(s, padded, row, shared, &inverse, there);
 #pragma unroll 2
     for (uint32_t c = 4 * threadIdx.x; c < padded; c += 4 * PACK_THREADS) {
         float4 v = *reinterpret_cast<const float4 *>(row + c);
