@@ -95,6 +95,11 @@ static __device__ __forceinline__ void product_fence(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+/* The same of a stream of memory: a line at a time is brought near. */
+static __device__ __forceinline__ void copy16_stream(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
 static __device__ __forceinline__ void some_sync(uint32_t id, uint32_t threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

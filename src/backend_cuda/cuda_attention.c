@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+enum { ALONE = 115 << 10 /* shared memory of a block beside which there is room for a linear's, but for none of its own kind */ };
 enum { WRITE_WARPS = 4, ROW_VECTORS = 16, TALL_VECTORS = 64, CONV_THREADS = 128, SPAN_LANES = 64, ROW_LANES = 64 };
 
 static struct cuda_plane plane_of(enum kv_format f, const struct kv_shape *s)
@@ -144,7 +145,10 @@ static int row_attention(struct device *d, const struct cuda_p_attention *a, con
         p.w = *w, d->held_set = false;
     int rc = tiles_get(d, op, ROW_VECTORS, items_max, &p.a.tiles);
     const struct kv_layer *l = op->layer;
-    return rc ? rc : cuda_launch(d, cuda_kernel_attend_row, d->workers, 1, 1, CUDA_ATTEND_ROW_THREADS, cuda_attend_row_smem(l->d_k, l->d_v), &p, sizeof p);
+    uint32_t smem = cuda_attend_row_smem(l->d_k, l->d_v);
+    if (d->wgmma && op->span_count * l->n_kv_heads <= d->workers && smem < ALONE)
+        smem = ALONE;
+    return rc ? rc : cuda_launch(d, cuda_kernel_attend_row, d->workers, 1, 1, CUDA_ATTEND_ROW_THREADS, smem, &p, sizeof p);
 }
 
 /* Tiles of 128 vectors, or of 64 where pages are of another format. */

@@ -63,11 +63,29 @@ static int part_set(struct device *d, struct cuda_p_linear *p, const struct weig
     return 0;
 }
 
-static int row_launch(struct device *d, enum cuda_kind kind, struct cuda_p_linear *p, const struct input *in, uint32_t smem)
+/* The kernel ahead has a block on every multiprocessor, each until the next kernel's blocks have their places. */
+static bool spread_ahead(const struct device *d)
 {
-    uint32_t tiles = p->pair ? p->tiles / 2 : p->tiles;
-    p->raw = in->x->data, p->norm_w = in->norm_w, p->eps = in->eps, p->cols = in->x->cols;
-    return cuda_launch(d, cuda_kernels_row[kind], tiles < d->workers ? tiles : d->workers, 1, 1, CUDA_ROW_THREADS, smem, p, sizeof *p);
+    if (d->entry_count == 0 || d->pending || d->held_set)
+        return false;
+    const struct cuda_entry *e = &d->entries[d->entry_count - 1];
+    bool row = e->kernel && e->kernel == cuda_kernel_attend_row;
+    for (int k = 0; k < CUDA_KIND_COUNT; k++)
+        row |= e->kernel && e->kernel == cuda_kernels_row[k];
+    return row && e->grid[0] == d->workers;
+}
+
+/* Rows that k_row.cu reads: in pairs of columns, with a norm in registers. */
+static bool row_shaped(const struct input *in)
+{
+    return ((uintptr_t)in->x->data | (uintptr_t)in->norm_w | in->x->cols * sizeof(float)) % 8 == 0 && (!in->norm_w || in->x->cols <= CUDA_ROW_NORM);
+}
+
+static int row_launch(struct device *d, enum cuda_kind kind, struct cuda_p_linear *p, struct input *in, uint32_t grid, uint32_t smem)
+{
+    p->raw = in->x->data;
+    in->packed = FORM_ROW; /* as it is: the next of these weights need not wait for the first */
+    return cuda_launch(d, cuda_kernels_row[kind], grid, 1, 1, CUDA_ROW_THREADS, smem, p, sizeof *p);
 }
 
 static int tall_launch(struct device *d, enum cuda_kind kind, const struct cuda_p_linear *p)
@@ -97,10 +115,12 @@ static int fragments_launch(struct device *d, enum cuda_kind kind, const struct 
 
 static int linear_launch(struct device *d, enum cuda_kind kind, struct cuda_p_linear *p, struct input *in)
 {
-    uint32_t smem = 0;
-    p->stages = cuda_row_stages(kind, p->units, in->norm_w != NULL, &smem);
-    if (d->wgmma && p->rows == 1 && smem <= d->smem_max)
-        return row_launch(d, kind, p, in, smem);
+    uint32_t smem = 0, grid = 0;
+    p->norm_w = in->norm_w, p->eps = in->eps, p->cols = in->x->cols, p->beside = in->packed == FORM_ROW;
+    if (d->wgmma && p->rows == 1 && row_shaped(in))
+        cuda_row_form(kind, p, d->workers, spread_ahead(d), &grid, &smem);
+    if (smem && smem <= d->smem_max)
+        return row_launch(d, kind, p, in, grid, smem);
     enum form form = d->wgmma && p->rows >= TALL_ROWS && cuda_kernels_tall[kind][0].kernel ? FORM_TALL : FORM_FRAGMENTS;
     int rc = in->packed == form ? 0 : pack(d, in, form == FORM_TALL);
     in->packed = form;

@@ -510,6 +510,8 @@ static __global__ void __launch_bounds__(THREADS, 2) attend_rows(const __grid_co
         }
         if (x < items)
             a.work(x, tile, from, to);
+        else
+            dev_linger();
     }
 }
 

@@ -1,22 +1,124 @@
 /* backend_cuda/k_row.cu - linear of one row of x: norm, packing and product in one kernel, the sums of k_linear.cu.
  *
- * One block of 16 warps a multiprocessor.  A group of warps, one a segment, takes tile after tile; each warp has its own ring of pieces of packed
- * weights in shared memory, filled by bulk copies.  The rings are filled before x is there: while the kernel ahead still runs.  x is made to f16 by every
- * block for itself.  Segments are added in ascending order by one warp, which changes from tile to tile. */
+ * A block of 16 warps on each multiprocessor, a strip a warp after the other: a strip is a segment of a tile (of a pair, of gate's or of up's).  Each warp has
+ * its own ring of pieces of packed weights in shared memory; its lanes copy a piece together, asynchronously, and wait for their own copies in order, so
+ * that asking and waiting cost little.  The rings are filled before x is there: while the kernel ahead still runs; of kinds with short codes two blocks fit
+ * on a multiprocessor for that, and blocks without work linger.  x is made to f16 by every block for itself.  A strip's sums are kept in shared memory;
+ * when all are there, segments are added in ascending order, an output a thread. */
 #include "backend_cuda/mma.cuh"
 #include "backend_cuda/pack_row.cuh"
 #include "backend_cuda/row_tile.cuh"
 
-enum { WARPS = 16, THREADS = 32 * WARPS, GROUPS_MAX = 8 };
+enum { WARPS = 16, THREADS = 32 * WARPS };
 static_assert((int)THREADS == (int)PACK_THREADS, "a block packs its row");
 
-/* Unit i of a piece times unit u of the row: 16 sums in column 0. */
-template <int BITS, int SCALE, int OFF>
-static __device__ __forceinline__ void multiply(float *acc, const uint8_t *piece, uint32_t i, const unsigned char *xs, uint32_t u, uint32_t lane)
+/* Shared memory, in this order. */
+struct shared_form {
+    uint32_t stages, piece_bytes, units, norm, segments, own; /* own: tiles of a block, of pairs both halves */
+    __host__ __device__ uint32_t x() const { return WARPS * stages * piece_bytes; }
+    __host__ __device__ uint32_t sums() const { return x() + units * 128; }                /* [strip][16] */
+    __host__ __device__ uint32_t norms() const { return sums() + own * segments * CUDA_TILE * 4; } /* the norm's weights */
+    __host__ __device__ uint32_t words() const { return norms() + norm * units * CUDA_UNIT * 4; }
+    __host__ __device__ uint32_t ends() const { return words() + PACK_SHARED * 4; } /* [thread] */
+    __host__ __device__ uint32_t total() const { return ends() + (own * CUDA_TILE < (uint32_t)THREADS ? own * CUDA_TILE : (uint32_t)THREADS) * 16; }
+};
+
+/* Which strip a warp is at: of the block's tiles (and halves of pairs) the one and of that the segment. */
+struct place {
+    uint32_t segment, which;
+    __device__ __forceinline__ void next(uint32_t segments, uint32_t segment_step, uint32_t which_step)
+    {
+        segment += segment_step, which += which_step;
+        if (segment >= segments)
+            segment -= segments, which++;
+    }
+};
+
+/* What all of a block's warps have in common. */
+struct work {
+    uint32_t size, segments, count;          /* units of a segment; count: tiles of the block, of pairs both halves */
+    uint32_t segment_step, which_step;       /* from a warp's strip to its next */
+    __device__ __forceinline__ work(const cuda_p_linear &p)
+    {
+        size = p.segment_units, segments = p.segments;
+        count = p.own - ((p.own - 1) * gridDim.x + blockIdx.x >= (p.pair ? p.tiles / 2 : p.tiles)) << p.pair;
+        which_step = WARPS * p.segment_inverse >> 16, segment_step = WARPS - which_step * segments;
+    }
+    __device__ __forceinline__ place first(const cuda_p_linear &p) const
+    {
+        uint32_t warp = threadIdx.x >> 5, which = warp * p.segment_inverse >> 16;
+        return {warp - which * segments, which};
+    }
+};
+
+/* What a warp copies at once: units that begin at a multiple of their number, and the factors of their four behind them. */
+template <int BITS, int SCALE, int OFF> struct row_piece {
+    using lay = layout<BITS, SCALE, OFF>;
+    static constexpr uint32_t N = BITS == 16 ? 1 : BITS > 4 ? 2 : 4, units_bytes = N * lay::unit_bytes, bytes = units_bytes + lay::super_bytes;
+};
+
+/* The pieces a warp asks for, strip after strip. */
+template <class PIECE> struct asking {
+    place at;
+    const uint8_t *source; /* this lane's part of the piece at unit u */
+    uint32_t u, to, units; /* to: end of the strip, 0 when all was asked for; of the tile */
+
+    __device__ __forceinline__ void set(const cuda_p_linear &p, const work &w, uint32_t lane)
+    {
+        u = to = 0, units = p.units;
+        if (at.which >= w.count)
+            return;
+        uint32_t tile = (at.which >> p.pair) * gridDim.x + blockIdx.x, part = p.pair ? at.which & 1 : part_of(p, tile), from = at.segment * w.size;
+        u = from / PIECE::N * PIECE::N, to = min(from + w.size, p.units);
+        source = p.part[part].planes + (size_t)(tile - (p.pair ? 0 : p.part[part].tile_first)) * p.tile_bytes + PIECE::lay::unit_at(u) + lane * 16;
+    }
+    /* One piece to shared memory, or none when all were asked for: a group in any case. */
+    __device__ __forceinline__ void ask(const cuda_p_linear &p, const work &w, uint32_t there, uint32_t lane)
+    {
+        constexpr uint32_t B = PIECE::units_bytes, SUPER = PIECE::lay::super_bytes, N = PIECE::N;
+        if (u < to) {
+            if (SUPER || N == 1 || u + N <= units) {
+#pragma unroll
+                for (uint32_t i = 0; i < B; i += 512)
+                    if (i + 512 <= B || lane * 16 < B - i)
+                        copy16_stream(there + i, source + i);
+                if (SUPER && lane < SUPER / 16)
+                    copy16_stream(there + B, source + (N == 4 ? 4 : 4 - u % 4) * PIECE::lay::unit_bytes);
+            } else {
+#pragma unroll 1
+                for (uint32_t i = 0; i + lane * 16 < (units - u) * PIECE::lay::unit_bytes; i += 512)
+                    copy16_stream(there + i, source + i);
+            }
+            u += N;
+            source += B + (u % 4 == 0 ? SUPER : 0);
+            if (u >= to) {
+                at.next(w.segments, w.segment_step, w.which_step);
+                set(p, w, lane);
+            }
+        }
+        copies_commit();
+    }
+};
+
+/* All but the last n groups of the thread's copies are there; n: 1 to 3. */
+static __device__ __forceinline__ void copies_wait(uint32_t n)
 {
+    if (n == 1)
+        asm volatile("cp.async.wait_group 1;" ::: "memory");
+    else if (n == 2)
+        asm volatile("cp.async.wait_group 2;" ::: "memory");
+    else
+        asm volatile("cp.async.wait_group 3;" ::: "memory");
+}
+
+/* Unit i of a piece times a unit of the row: 16 sums in column 0. */
+template <int BITS, int SCALE, int OFF>
+static __device__ __forceinline__ void multiply(float *acc, const uint8_t *piece, uint32_t i, const unsigned char *x_unit, uint32_t lane)
+{
+    using own = row_piece<BITS, SCALE, OFF>;
     unit<BITS, SCALE, OFF> w;
-    w.template load<read_shared>(piece, i, lane);
-    const uint4 *x = reinterpret_cast<const uint4 *>(xs + u * 128) + (lane & 3) * 2;
+    w.template load_at<read_shared>(piece + i * own::lay::unit_bytes, piece + own::units_bytes, lane);
+    const uint4 *x = reinterpret_cast<const uint4 *>(x_unit);
     uint4 b[2] = {x[0], x[1]};
     const uint32_t *words = reinterpret_cast<const uint32_t *>(b);
 #pragma unroll
@@ -27,88 +129,90 @@ static __device__ __forceinline__ void multiply(float *acc, const uint8_t *piece
     }
 }
 
-/* What a lane needs to end output o of a tile, read before the tile's sums are there. */
-struct ending {
-    const cuda_linear_part *part;
-    uint32_t o;
-    float scale, up_scale, bias, old;
-
-    __device__ __forceinline__ void read(const cuda_p_linear &p, uint32_t tile, uint32_t lane)
+/* Output i of the block. */
+struct output {
+    uint32_t part, o;
+    bool there;
+    __device__ __forceinline__ output(const cuda_p_linear &p, uint32_t i, uint32_t tiles)
     {
-        part = &p.part[part_of(p, tile)];
-        o = (tile - (p.pair ? 0 : part->tile_first)) * 16 + lane;
-        if (lane >= 16 || o >= part->rows)
-            return;
-        scale = __ldg(part->row_scale + o);
-        up_scale = p.pair ? __ldg(p.part[1].row_scale + o) : 0;
-        bias = part->bias ? __ldg(part->bias + o) : 0;
-        old = p.add ? __ldcg(part->y + o) : 0;
+        uint32_t tile = i / 16 * gridDim.x + blockIdx.x;
+        there = tile < tiles;
+        part = there ? part_of(p, tile) : 0;
+        o = (tile - (p.pair ? 0 : p.part[part].tile_first)) * 16 + i % 16;
+        there = there && o < p.part[part].rows;
     }
-    /* sums[segment][16]; of a pair's up `apart` behind */
-    __device__ __forceinline__ void write(const cuda_p_linear &p, const float *sums, uint32_t segments, uint32_t apart, float x_scale, uint32_t lane) const
+    /* scale, that of up, bias, and what was in y: read before the sums are there */
+    __device__ __forceinline__ float4 read(const cuda_p_linear &p) const
     {
-        if (lane >= 16 || o >= part->rows)
+        const cuda_linear_part &q = p.part[part];
+        if (!there)
+            return make_float4(0, 0, 0, 0);
+        return make_float4(__ldg(q.row_scale + o), p.pair ? __ldg(p.part[1].row_scale + o) : 0, q.bias ? __ldg(q.bias + o) : 0, p.add ? __ldcg(q.y + o) : 0);
+    }
+    static __device__ __forceinline__ float total(const float *sums, uint32_t segments)
+    {
+        float v[CUDA_SEGMENTS], sum;
+#pragma unroll
+        for (uint32_t s = 0; s < CUDA_SEGMENTS; s++)
+            v[s] = sums[16 * (s < segments ? s : 0)];
+        sum = v[0];
+#pragma unroll
+        for (uint32_t s = 1; s < CUDA_SEGMENTS; s++)
+            sum = s < segments ? sum + v[s] : sum;
+        return sum;
+    }
+    /* sums[segment][16], of a pair's up behind gate's */
+    __device__ __forceinline__ void write(const cuda_p_linear &p, float4 with, const float *sums, uint32_t segments, float x_scale) const
+    {
+        if (!there)
             return;
-        float v = sums[lane];
-        for (uint32_t s = 1; s < segments; s++)
-            v = v + sums[16 * s + lane];
-        v = v * (scale * x_scale);
+        float v = total(sums, segments) * (with.x * x_scale), *y = p.part[part].y + o;
         if (p.pair) {
-            float up = sums[apart + lane];
-            for (uint32_t s = 1; s < segments; s++)
-                up = up + sums[apart + 16 * s + lane];
-            part->y[o] = dev_gate(p.act, v, up * (up_scale * x_scale));
+            float up = total(sums + 16 * segments, segments);
+            *y = dev_gate(p.act, v, up * (with.y * x_scale));
             return;
         }
-        if (part->bias)
-            v = v + bias;
+        if (p.part[part].bias)
+            v = v + with.z;
         if (p.alpha != 1.0f)
             v = v * p.alpha;
-        part->y[o] = p.add ? old + v : v;
+        *y = p.add ? with.w + v : v;
     }
 };
 
-/* Shared memory, in this order. */
-struct shared_form {
-    uint32_t stages, piece_bytes, units, norm;
-    __host__ __device__ uint32_t bars() const { return WARPS * stages * piece_bytes; }
-    __host__ __device__ uint32_t x() const { return bars() + WARPS * stages * 8; }
-    __host__ __device__ uint32_t sums() const { return x() + units * 128; }     /* [2][2][WARPS][16] */
-    __host__ __device__ uint32_t row() const { return sums() + 4 * WARPS * 64; } /* f32; then the norm's weights */
-    __host__ __device__ uint32_t words() const { return row() + (1 + norm) * units * CUDA_UNIT * 4; }
-    __host__ __device__ uint32_t total() const { return words() + PACK_SHARED * 4; }
-};
-
-/* One tile, of a pair both: the warp's segment against the row. */
+/* The warp's strips, each from zero: sums of segment s of tile w at sums[w * segments + s][16]. */
 template <int BITS, int SCALE, int OFF>
-static __device__ __forceinline__ void tile_sums(pieces<BITS, SCALE, OFF> &q, const unsigned char *ring, const unsigned char *xs, float *sums, uint32_t *slot,
-                                                 uint32_t *phase, uint32_t lane)
+static __device__ __forceinline__ void strips(const cuda_p_linear &p, const work &w, asking<row_piece<BITS, SCALE, OFF>> &q, const unsigned char *ring,
+                                              const unsigned char *xs, float *sums, uint32_t lane)
 {
-    using lay = layout<BITS, SCALE, OFF>;
-    for (uint32_t half = 0; half <= q.p.pair; half++) {
+    using own = row_piece<BITS, SCALE, OFF>;
+    constexpr uint32_t N = own::N;
+    uint32_t slot = 0, ring_at = shared_at(ring) + lane * 16;
+    xs += (lane & 3) * 32;
+    for (place at = w.first(p); at.which < w.count; at.next(w.segments, w.segment_step, w.which_step)) {
+        uint32_t from = at.segment * w.size, to = min(from + w.size, p.units);
         float acc[4] = {};
-        for (uint32_t piece = q.first(); piece <= q.last(); piece++) {
-            const uint8_t *at = ring + *slot * lay::piece_bytes;
-            uint32_t u0 = piece * lay::piece_units;
-            bar_wait(q.bars + 8 * *slot, *phase);
-            if (u0 >= q.from && u0 + lay::piece_units <= q.to) {
+#pragma unroll 1
+        for (uint32_t u = from / N * N; u < to; u += N) {
+            const uint8_t *piece = ring + slot * own::bytes;
+            copies_wait(p.stages - 1);
+            __syncwarp();
+            if (N == 1 || (u >= from && u + N <= to)) {
 #pragma unroll
-                for (uint32_t i = 0; i < lay::piece_units; i++)
-                    multiply<BITS, SCALE, OFF>(acc, at, i, xs, u0 + i, lane);
+                for (uint32_t i = 0; i < N; i++)
+                    multiply<BITS, SCALE, OFF>(acc, piece, i, xs + (u + i) * 128, lane);
             } else {
-                for (uint32_t i = 0; i < lay::piece_units; i++)
-                    if (u0 + i >= q.from && u0 + i < q.to)
-                        multiply<BITS, SCALE, OFF>(acc, at, i, xs, u0 + i, lane);
+#pragma unroll 1
+                for (uint32_t i = u < from ? from - u : 0; i < N && u + i < to; i++)
+                    multiply<BITS, SCALE, OFF>(acc, piece, i, xs + (u + i) * 128, lane);
             }
             __syncwarp();
-            if (lane == 0)
-                q.ask(); /* into the place just read */
-            *slot = *slot + 1 == q.p.stages ? 0 : *slot + 1;
-            *phase ^= *slot == 0;
+            q.ask(p, w, ring_at + slot * own::bytes, lane); /* into the place just read */
+            slot = slot + 1 == p.stages ? 0 : slot + 1;
         }
         if (lane % 4 == 0) {
-            sums[half * WARPS * 16 + lane / 4] = acc[0];
-            sums[half * WARPS * 16 + lane / 4 + 8] = acc[2];
+            float *to_sums = sums + (at.which * w.segments + at.segment) * 16 + lane / 4;
+            to_sums[0] = acc[0], to_sums[8] = acc[2];
         }
     }
 }
@@ -116,72 +220,88 @@ static __device__ __forceinline__ void tile_sums(pieces<BITS, SCALE, OFF> &q, co
 template <int BITS, int SCALE, int OFF>
 static __global__ void __launch_bounds__(THREADS, 2) row_linear(const __grid_constant__ cuda_p_linear p)
 {
-    using lay = layout<BITS, SCALE, OFF>;
+    using own = row_piece<BITS, SCALE, OFF>;
     extern __shared__ __align__(128) unsigned char memory[];
-    const shared_form form = {p.stages, lay::piece_bytes, p.units, p.norm_w != NULL};
-    uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, size = cuda_segment_units(p.units), segments = (p.units + size - 1) / size;
-    uint32_t groups = WARPS / segments < GROUPS_MAX ? WARPS / segments : GROUPS_MAX, group = warp / segments, segment = warp % segments;
-    bool idle = group >= groups;
-    const unsigned char *ring = memory + warp * p.stages * lay::piece_bytes;
-    pieces<BITS, SCALE, OFF> q = {p, shared_at(ring), shared_at(memory + form.bars()) + warp * p.stages * 8};
-    q.from = segment * size, q.to = q.from + size < p.units ? q.from + size : p.units;
-    q.tile = group * gridDim.x + blockIdx.x, q.step = groups * gridDim.x, q.tiles = idle ? 0 : p.pair ? p.tiles / 2 : p.tiles;
-    q.begin();
-    if (lane == 0) {
-        for (uint32_t i = 0; i < p.stages; i++)
-            bar_init(q.bars + 8 * i, 1);
-        bar_init_end();
-        for (uint32_t i = 0; i < p.stages; i++)
-            q.ask(); /* weights are there; x is not */
-    }
-    float *row = reinterpret_cast<float *>(memory + form.row()), *norm = p.norm_w ? row + p.units * CUDA_UNIT : NULL;
+    uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, tiles = p.pair ? p.tiles / 2 : p.tiles;
+    const work w(p);
+    const shared_form form = {p.stages, own::bytes, p.units, p.norm_w != NULL, w.segments, p.own << p.pair};
+    const unsigned char *ring = memory + warp * p.stages * own::bytes;
+    float *norm = p.norm_w ? reinterpret_cast<float *>(memory + form.norms()) : NULL, *sums = reinterpret_cast<float *>(memory + form.sums());
+    float4 *kept = reinterpret_cast<float4 *>(memory + form.ends()) + threadIdx.x;
+    asking<own> q = {w.first(p)};
     if (norm)
         pack_fetch(norm, p.norm_w, p.cols, p.cols);
-    dev_begin();
-    __half *xs = reinterpret_cast<__half *>(memory + form.x());
-    float x_scale = pack_row({p.raw, norm, p.cols, p.eps}, p.units * CUDA_UNIT, row, reinterpret_cast<float *>(memory + form.words()),
-                             [&](uint32_t c, __half2 v) { *reinterpret_cast<__half2 *>(xs + c / 64 * 64 + pack_place(c)) = v; });
-    __syncthreads();
-    float *sums = reinterpret_cast<float *>(memory + form.sums());
-    uint32_t slot = 0, phase = 0, turn = 0;
-    for (uint32_t tile = group * gridDim.x + blockIdx.x; tile < q.tiles; tile += q.step, turn++) {
-        ending end;
-        bool mine = turn % segments == segment;
-        if (mine)
-            end.read(p, tile, lane);
-        tile_sums(q, ring, memory + form.x(), sums + warp * 16, &slot, &phase, lane);
-        some_sync(1 + group, 32 * segments);
-        if (mine)
-            end.write(p, sums + group * segments * 16, segments, WARPS * 16, x_scale, lane);
-        sums = reinterpret_cast<float *>(memory + form.sums()) + (turn % 2 ? 0 : 2 * WARPS * 16);
+    q.set(p, w, lane);
+#pragma unroll 1
+    for (uint32_t i = 0; i < p.stages; i++)
+        q.ask(p, w, shared_at(ring) + i * own::bytes + lane * 16, lane); /* weights are there; x is not */
+    copies_wait(p.stages - 1); /* the norm's weights */
+    if (p.beside)
+        dev_launch_next(); /* x was there before the kernel ahead began to compute */
+    else
+        dev_begin();
+    if (w.count == 0) {
+        dev_linger();
+        return;
     }
+    float4 with = output(p, threadIdx.x, tiles).read(p);
+    float x_scale = pack_own({p.raw, norm, p.cols, p.eps}, p.units * CUDA_UNIT, reinterpret_cast<float *>(memory + form.words()),
+                             reinterpret_cast<__half *>(memory + form.x()));
+    if (threadIdx.x < p.own * CUDA_TILE)
+        *kept = with;
+    __syncthreads();
+    strips<BITS, SCALE, OFF>(p, w, q, ring, memory + form.x(), sums, lane);
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < (w.count >> p.pair) * CUDA_TILE; i += THREADS) {
+        output out(p, i, tiles);
+        out.write(p, i == threadIdx.x ? *kept : out.read(p), sums + (i / CUDA_TILE * w.segments << p.pair) * CUDA_TILE + i % CUDA_TILE, w.segments, x_scale);
+    }
+    if (p.beside)
+        dev_wait(); /* for what comes behind both */
 }
 
 template <int BITS, int SCALE, int OFF> static uint32_t piece_of(void)
 {
-    return layout<BITS, SCALE, OFF>::piece_bytes;
+    return row_piece<BITS, SCALE, OFF>::bytes;
 }
-
-/* Stages of the rings, by kind, K and whether a norm comes before; shared memory such that no second block fits on a multiprocessor: where two of the next kernel's blocks began beside each other,
- * others would have nothing to do. */
-extern "C" uint32_t cuda_row_stages(enum cuda_kind kind, uint32_t units, uint32_t norm, uint32_t *smem)
+static uint32_t piece_bytes(enum cuda_kind kind, uint32_t *code_bits)
 {
-    enum { ROOM = 200 << 10, ALONE = 116 << 10, STAGES_MAX = 4 };
-    uint32_t bytes = 0, stages = STAGES_MAX;
     switch (kind) {
-#define CASE(name, bits, scale, off)                            \
-    case CUDA_KIND_##name:                                      \
-        bytes = piece_of<bits, CUDA_SCALE_##scale, off>();      \
-        break;
+#define CASE(name, bits, scale, off) \
+    case CUDA_KIND_##name:           \
+        *code_bits = bits;           \
+        return piece_of<bits, CUDA_SCALE_##scale, off>();
         CUDA_KINDS(CASE)
     default:
-        break;
+        *code_bits = 0;
+        return 0;
     }
-    while (stages > 2 && shared_form{stages, bytes, units, norm}.total() > ROOM)
-        stages--;
-    uint32_t total = shared_form{stages, bytes, units, norm}.total();
-    *smem = total < ALONE ? (uint32_t)ALONE : total;
-    return stages;
+}
+
+/* How one row's linear is cut: p's stages and what a block has of tiles and segments; its blocks and their shared memory.  Of kinds with short codes two
+ * blocks fit on a multiprocessor: the next kernel's block begins and asks for its weights while this one computes.  Long codes need the room for their
+ * rings; of these, and where the kernel ahead is not spread (one block on every multiprocessor), just one fits: where two of a kernel's blocks began beside
+ * each other, others would have nothing to do. */
+extern "C" void cuda_row_form(enum cuda_kind kind, struct cuda_p_linear *p, uint32_t workers, bool spread, uint32_t *blocks, uint32_t *smem)
+{
+    enum { HALF = 111 << 10, ROOM = 220 << 10, ALONE = 116 << 10, SUMS_MAX = 64 << 10, STAGES_MAX = 4 };
+    uint32_t tiles = p->pair ? p->tiles / 2 : p->tiles, bits, bytes = piece_bytes(kind, &bits);
+    p->segment_units = cuda_segment_units(p->units);
+    p->segments = (p->units + p->segment_units - 1) / p->segment_units;
+    p->segment_inverse = (65536 + p->segments - 1) / p->segments;
+    uint32_t most = SUMS_MAX / (p->segments * CUDA_TILE * 4 << p->pair);
+    *blocks = tiles < workers && (bits >= 8 || p->beside) ? tiles : workers; /* the others linger */
+    if ((tiles + *blocks - 1) / *blocks > most)
+        *blocks = (tiles + most - 1) / most;
+    p->own = (tiles + *blocks - 1) / *blocks;
+    shared_form form = {STAGES_MAX, bytes, p->units, p->norm_w != NULL, p->segments, p->own << p->pair};
+    while (form.stages > 2 && form.total() > (bits < 8 ? HALF : ROOM))
+        form.stages--;
+    if (form.total() > HALF)
+        for (form.stages = STAGES_MAX; form.stages > 2 && form.total() > ROOM; form.stages--)
+            ;
+    p->stages = form.stages;
+    *smem = (bits >= 8 || !spread) && form.total() < ALONE ? (uint32_t)ALONE : form.total();
 }
 
 #define ENTRY(name, bits, scale, off) (const void *)row_linear<bits, CUDA_SCALE_##scale, off>,

@@ -172,7 +172,8 @@ struct cuda_p_linear {
     uint32_t cols;
     const float *raw, *norm_w;
     float eps;
-    uint32_t stages;
+    uint32_t stages, segments, segment_units, segment_inverse, own; /* of cuda_row_form */
+    uint32_t beside;            /* 1: the kernel ahead reads the same x, and its y is not read here: both run at a time */
     uint32_t *failed;
 };
 
@@ -196,8 +197,8 @@ enum { CUDA_TALL_FORMS = 2 }; /* wide and narrow blocks */
 extern const struct cuda_tall cuda_kernels_tall[CUDA_KIND_COUNT][CUDA_TALL_FORMS];
 enum { CUDA_TALL_THREADS = 512, CUDA_TALL_ROWS = 128, CUDA_TALL_CLUSTER = 2 /* blocks with other weights and the same rows */ };
 extern const void *const cuda_kernels_row[CUDA_KIND_COUNT]; /* one row */
-enum { CUDA_ROW_THREADS = 512 };
-uint32_t cuda_row_stages(enum cuda_kind kind, uint32_t units, uint32_t norm, uint32_t *smem); /* and the shared memory with so many */
+enum { CUDA_ROW_THREADS = 512, CUDA_ROW_NORM = 16384 /* columns with a norm before, at most */ };
+void cuda_row_form(enum cuda_kind kind, struct cuda_p_linear *p, uint32_t workers, bool spread, uint32_t *blocks, uint32_t *smem);
 enum { CUDA_FEW_WIDTHS = 3, CUDA_FEW_THREADS = 512, CUDA_FEW_WARPS = 16 }; /* 8, 16, 32 rows; clusters of CUDA_SEGMENTS blocks */
 extern const void *const cuda_kernels_few[CUDA_KIND_COUNT][CUDA_FEW_WIDTHS]; /* NULL: not for this kind */
 uint32_t cuda_few_stages(enum cuda_kind kind, uint32_t units, uint32_t rows, uint32_t pair, uint32_t *smem); /* 0: not for these */

@@ -132,11 +132,94 @@ template <class PUT> static __device__ __forceinline__ float pack_row_eights(con
     return inverse;
 }
 
+enum { PACK_OWN = 16 }; /* pairs of columns that a thread keeps in registers */
+
+static __device__ __forceinline__ float2 pack_pair(const pack_source &s, uint32_t c)
+{
+    return c < s.cols ? __ldcg(reinterpret_cast<const float2 *>(s.x + c)) : make_float2(0, 0);
+}
+/* r of the norm by the same tree: here a thread stands for threads 2 i and 2 i + 1 of the 1,024. */
+static __device__ __forceinline__ float pack_norm_own(const pack_source &s, const float2 *v, float *shared)
+{
+    float a = 0, b = 0, sum = 0;
+#pragma unroll
+    for (uint32_t j = 0; j < PACK_OWN; j++) {
+        if (2 * PACK_THREADS * j >= s.cols)
+            break;
+        a = __fmaf_rn(v[j].x, v[j].x, a), b = __fmaf_rn(v[j].y, v[j].y, b);
+    }
+#pragma unroll
+    for (int o = 8; o > 0; o >>= 1) {
+        a = a + __shfl_xor_sync(0xffffffffu, a, o);
+        b = b + __shfl_xor_sync(0xffffffffu, b, o);
+    }
+    if (threadIdx.x % 16 == 0)
+        shared[threadIdx.x / 16] = a + b;
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < 32; w++)
+        sum = sum + shared[w];
+    return 1.0f / sqrtf(sum / (float)s.cols + s.eps);
+}
+static __device__ __forceinline__ uint32_t pack_more(uint32_t most, float2 v) /* as integers NaN is the largest */
+{
+    return max(max(most, __float_as_uint(v.x) & 0x7fffffffu), __float_as_uint(v.y) & 0x7fffffffu);
+}
+
 /* Place of a column in its unit of 64, in the order of mma's column operand: lane of four, chunk, half of the chunk, which of the pair. */
 static __device__ __forceinline__ uint32_t pack_place(uint32_t c)
 {
     uint32_t k = c % 64;
     return (k % 8) / 2 * 16 + k / 16 * 4 + k % 16 / 8 * 2 + k % 2;
+}
+
+/* A row to `to` in the order of mma's column operand, the row in registers: cols even, x at a multiple of 8 bytes; s.w in shared memory (with a norm at most
+ * 2 PACK_THREADS PACK_OWN columns).  Gives what takes the power of two back. */
+static __device__ __forceinline__ float pack_own(const pack_source &s, uint32_t padded, float *shared, __half *to)
+{
+    const uint32_t step = 2 * PACK_THREADS, mine = 2 * threadIdx.x;
+    uint32_t most = 0;
+    float2 v[PACK_OWN];
+    to += mine / 64 * 64 + pack_place(mine); /* step is a multiple of 64 */
+#pragma unroll
+    for (uint32_t j = 0; j < PACK_OWN; j++) {
+        if (step * j >= s.cols)
+            break;
+        v[j] = pack_pair(s, mine + step * j);
+    }
+    if (s.w) {
+        float by = pack_norm_own(s, v, shared);
+#pragma unroll
+        for (uint32_t j = 0; j < PACK_OWN; j++) {
+            if (step * j >= s.cols)
+                break;
+            float2 w = mine + step * j < s.cols ? *reinterpret_cast<const float2 *>(s.w + mine + step * j) : make_float2(0, 0);
+            v[j] = make_float2((v[j].x * by) * w.x, (v[j].y * by) * w.y);
+        }
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < PACK_OWN; j++) {
+        if (step * j >= s.cols)
+            break;
+        most = pack_more(most, v[j]);
+    }
+#pragma unroll 1
+    for (uint32_t c = mine + step * PACK_OWN; c < s.cols; c += step)
+        most = pack_more(most, pack_pair(s, c));
+    float inverse, up = dev_row_factor(pack_most(most, shared), &inverse);
+#pragma unroll
+    for (uint32_t j = 0; j < PACK_OWN; j++) {
+        if (step * j >= padded)
+            break;
+        if (mine + step * j < padded)
+            *reinterpret_cast<__half2 *>(to + step * j) = step * j < s.cols ? __floats2half2_rn(v[j].x * up, v[j].y * up) : __floats2half2_rn(0, 0);
+    }
+#pragma unroll 1
+    for (uint32_t c = step * PACK_OWN; mine + c < padded; c += step) {
+        float2 x = pack_pair(s, mine + c);
+        *reinterpret_cast<__half2 *>(to + c) = __floats2half2_rn(x.x * up, x.y * up);
+    }
+    return inverse;
 }
 
 #endif

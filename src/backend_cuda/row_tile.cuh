@@ -1,4 +1,5 @@
-/* backend_cuda/row_tile.cuh - what the kernels with a ring of packed weights a warp share (k_row.cu, k_few.cu): the pieces a warp reads, in order. */
+/* backend_cuda/row_tile.cuh - what the kernels with a ring of packed weights a warp have: the part of a tile (k_row.cu, k_few.cu), and the pieces a warp reads
+ * by bulk copies, in order (k_few.cu). */
 #ifndef RH_CUDA_ROW_TILE_CUH
 #define RH_CUDA_ROW_TILE_CUH
 

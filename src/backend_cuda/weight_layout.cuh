@@ -91,12 +91,12 @@ template <int BITS, int SCALE, int OFF> struct unit {
     uint2 high;      /* of 5 and 6 bits */
     uint4 scale[SCALE == CUDA_SCALE_FINE ? 2 : 1];
     uint2 super;
-
     template <class FROM = read_global> __device__ __forceinline__ void load(const uint8_t *tile, uint32_t u, uint32_t lane)
     {
-        using lay = layout<BITS, SCALE, OFF>;
-        const uint8_t *p = tile + lay::unit_at(u);
-        uint32_t g = lane >> 2;
+        load_at<FROM>(tile + layout<BITS, SCALE, OFF>::unit_at(u), tile + layout<BITS, SCALE, OFF>::unit_at(u / 4 * 4) + 4 * layout<BITS, SCALE, OFF>::unit_bytes, lane);
+    }
+    template <class FROM> __device__ __forceinline__ void load_at(const uint8_t *p, const uint8_t *factors, uint32_t lane) /* factors: behind the unit's four */
+    {
 #pragma unroll
         for (int i = 0; i < (BITS == 16 ? 4 : BITS == 8 ? 2 : 1); i++)
             code[i] = FROM::read16(p + i * 512 + lane * 16);
@@ -105,6 +105,7 @@ template <int BITS, int SCALE, int OFF> struct unit {
         if (BITS == 6)
             high = FROM::read8(p + 512 + lane * 8);
         const uint8_t *s = p + layout_code_bytes(BITS);
+        uint32_t g = lane >> 2;
         if (SCALE == CUDA_SCALE_TWO) {
             scale[0] = FROM::read16(s + g * 16);
         } else if (SCALE == CUDA_SCALE_FINE) {
@@ -115,9 +116,9 @@ template <int BITS, int SCALE, int OFF> struct unit {
             scale[0].x = v.x, scale[0].y = v.y;
         }
         if (SCALE == CUDA_SCALE_SUPER)
-            super = FROM::read8(tile + u / 4 * lay::four_bytes + 4 * lay::unit_bytes + g * 8);
+            super = FROM::read8(factors + g * 8);
         if (SCALE == CUDA_SCALE_SIXTEEN)
-            super.x = FROM::read4(tile + u / 4 * lay::four_bytes + 4 * lay::unit_bytes + g * 4);
+            super.x = FROM::read4(factors + g * 4);
     }
 
     /* Scales and minima of a chunk for both rows of the lane. */
