@@ -18,7 +18,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { KINDS = 48, CLIENTS = 4, HELD = 12, REQUESTS = 240, IDS_MAX = 400, ANSWER_MAX = 120, TEXT_MAX = 4096, CHOICES = 3, TOPS = 3, VOCAB = 384,
+enum { KINDS = 48, CLIENTS = 4, HELD = 24, REQUESTS = 240, IDS_MAX = 400, ANSWER_MAX = 120, TEXT_MAX = 4096, CHOICES = 3, TOPS = 3, VOCAB = 384,
        PATIENCE_MS = 60000 };
 
 static const char *const paths[] = {TEST_DATA "/../golden/llama", TEST_DATA "/../golden/gemma3", TEST_DATA "/../golden/lfm2",
