@@ -260,11 +260,12 @@ enum rewrite { REWRITE_SPACE, REWRITE_META, REWRITE_BYTES };
 static void put_piece(struct buf *b, const struct pretok_op *op, enum rewrite how, struct str part, bool first)
 {
     if (how == REWRITE_BYTES) {
-        for (size_t i = 0; i < part.n; i++) {
-            char c[2];
+        char *to = buf_room(b, 2 * part.n); /* of a byte's character at most */
+        for (size_t i = 0; to && i < part.n; i++) {
             size_t n;
-            pretok_byte_char((uint8_t)part.p[i], c, &n);
-            buf_put(b, c, n);
+            pretok_byte_char((uint8_t)part.p[i], to, &n);
+            to += n;
+            b->n += n;
         }
         return;
     }
