@@ -32,8 +32,8 @@ def get(url, context):
 
 def main():
     name, version, sha256, folder, *members = sys.argv[1:]
-    index = os.environ.get("PIP_INDEX_URL", PyPI.simple_url).rstrip("/")
-    context = ssl.create_default_context(cafile=os.environ.get("PIP_CERT"))
+    index = (os.environ.get("PIP_INDEX_URL") or PyPI.simple_url).rstrip("/")
+    context = ssl.create_default_context(cafile=os.environ.get("PIP_CERT") or None)
     page = f"{index}/{name}/"
     links = Links()
     links.feed(get(page, context).decode())
