@@ -160,7 +160,6 @@ def matrix_steps(run, golden, models, long):
 
 def single_steps(run, golden, names, long):
     steps = [(f"ops {name}", [program(f"ops_{name}"), *(["long"] if long else [])]) for name in ("rows_levels", "linear_levels", "against_ref", "state_kept", "experts", "experts_law", "linear_heads")]
-    steps.append(("ops experts_law", [program("ops_experts_law")]))
     steps.insert(1, ("law over models", [program("law_model"), golden, *(["long"] if long else [])]))
     steps.insert(2, ("tokenizers", [PYTHON, "tests/text_oracle.py", "--tool", program("text_tool"), "--lines", "1000000" if long else "100000",
                                     *[f"{n}=3" for n in names], os.path.join(golden, "llama", "tokenizer.json")]))
@@ -219,18 +218,24 @@ class Ahead:
         self.process.wait()
 
 
+# with many threads; check long adds the slow ones
+TSAN_TESTS = ("engine_threads", "engine_stress", "backend_cpu_queue", "backend_cpu_deal", "front_requests", "front_stream")
+
+
+def tsan_targets(long):
+    return ["rhapsode", *(["unit_tests"] if long else [f"unit_{name}" for name in TSAN_TESTS])]
+
+
 def sanitizer_steps(run, long):
     if run.build("asan", "unit_tests", "fuzz_targets", "rhapsode"):
         # check long adds the slow ones
-        slow = [] if long else ["-E", "engine_draft|engine_rounds|engine_faults|engine_hit_time"]
+        slow = [] if long else ["-E", "engine_draft|engine_rounds|engine_faults|engine_hit_time|engine_propose|engine_window|engine_coverage"]
         run.step("unit, address and undefined", ["ctest", "--test-dir", ASAN, "-j2", "--output-on-failure", "--timeout", "1800", *slow],
                  {"STRESS_REQUESTS": "20000" if long else "1000"})
         replay_steps(run)
         api_step(run, ASAN, "address and undefined", long, ["test_http.py", "test_tools.py", "test_cancel.py", "test_embeddings.py", "test_load.py"], "60", "10")
-    if run.build("tsan", "unit_tests", "rhapsode"):
-        # the tests with many threads; check long adds the slow ones
-        names = "engine_|backend_cpu_|front_" if long else "engine_threads|engine_stress|backend_cpu_queue|front_requests|front_stream"
-        run.step("unit, thread", ["ctest", "--test-dir", TSAN, "-j2", "--output-on-failure", "--timeout", "900", "-R", names],
+    if run.build("tsan", *tsan_targets(long)):
+        run.step("unit, thread", ["ctest", "--test-dir", TSAN, "-j2", "--output-on-failure", "--timeout", "900", "-R", "engine_|backend_cpu_|front_" if long else "|".join(TSAN_TESTS)],
                  {"STRESS_REQUESTS": "5000" if long else "1000"})
         api_step(run, TSAN, "thread", long, ["test_load.py"], "20", "5")
 
@@ -258,12 +263,12 @@ def gpu_steps(run, folder):
     """The CUDA backend on a GPU: to itself by bytes, to the reference backend and the reference models by tolerance, and under the toolkit's
     checkers (CHECK_LONG=1: these over all ops, which takes many minutes).  The GPU is shared by as many steps as half of the CPUs."""
     golden = os.path.join(TOP, "tests", "golden")
-    names = ["rows_law", "against_ref", "step_law", "attention_law", "experts", "linear_heads"]
-    steps = [(f"{name} on the GPU", [program(f"ops_{name}", folder), "cuda"]) for name in [*names, "experts_law"]]
+    names = ["rows_law", "against_ref", "experts_law", "step_law", "attention_law", "experts", "linear_heads"]
+    steps = [(f"{name} on the GPU", [program(f"ops_{name}", folder), "cuda"]) for name in names]
     checker = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if os.path.exists(checker):
         steps += [(f"{tool}, {name}", [checker, "--tool", tool, "--error-exitcode", "9", program(f"ops_{name}", folder), "cuda"])
-                  for name in (names[1:] if os.environ.get("CHECK_LONG") else names[2:]) for tool in ("racecheck", "memcheck")]
+                  for name in (names[1:] if os.environ.get("CHECK_LONG") else names[3:]) for tool in ("racecheck", "memcheck")]
     else:
         run.skip("memory checks", "no compute-sanitizer")
     converted = os.path.join(TOP, "build", "golden_gguf_gpu_q8")
@@ -313,7 +318,7 @@ def tier_check(run, long=False):
         run.step("Python environment for load", ["scripts/setup", "load"])
         more = {"LOAD_STREAMS": "2000", "LOAD_SECONDS": "600", "API_EXAMPLES": "200", "API_BODIES": "400", "AIPERF": os.path.join(TOP, ".venv-load", "bin", "aiperf")}
     env = {"RHAPSODE": os.path.join(RELEASE, "rhapsode"), "MODELS": MODELS, "RELEASE": RELEASE, **more}
-    ahead = Ahead(asan=["unit_tests", "fuzz_targets", "rhapsode"], tsan=["unit_tests", "rhapsode"])
+    ahead = Ahead(asan=["unit_tests", "fuzz_targets", "rhapsode"], tsan=tsan_targets(long))
     run.step("program", [PYTHON, "-m", "pytest", "-q", "tests"], env)
     ahead.stop()
     sanitizer_steps(run, long)

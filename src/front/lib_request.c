@@ -243,6 +243,7 @@ static int make_engine_request(struct rh_request *r, const struct rh_request_opt
     }
     if (rc == 0)
         engine_request_hook(r->engine, o->notify, o->notify_ctx);
+    r->positions_max = engine_positions_max(m->engine);
     mem_free(biases);
     mem_free(end_ids);
     return rc;

@@ -4,7 +4,7 @@
 /* Positions the prompt may take when it is to be shortened: the answer gets what it asked for, or an eighth. */
 static size_t prompt_room(const struct rh_request *r)
 {
-    size_t all = engine_positions_max(r->model->engine), answer = r->embed ? 0 : r->max_tokens > 0 ? (size_t)r->max_tokens : all / 8 + 1;
+    size_t all = r->positions_max, answer = r->embed ? 0 : r->max_tokens > 0 ? (size_t)r->max_tokens : all / 8 + 1;
     return answer < all ? all - answer : 0;
 }
 

@@ -32,6 +32,7 @@ struct rh_request {
     const char *tenant;         /* own[4], or "" */
     struct call_choice call;    /* form NULL: the answer is free; name: own[5] */
     bool truncate;
+    uint32_t positions_max;     /* of the engine, which may be closed while the prompt is prepared */
     uint32_t dropped;
     int64_t max_tokens;
     enum rh_embed embed;

@@ -295,6 +295,32 @@ static void *client_thread(void *arg)
     return NULL;
 }
 
+/* A preparation that goes on when the engine is no longer there reads nothing of it. */
+static void a_model_is_closed_while_prompts_are_prepared(void **state)
+{
+    enum { WORDS = 400000, WORD = 8 };
+    struct rh_error err = {0};
+    struct rh_model *second;
+    struct rh_request *r[4];
+    char *text = malloc(WORDS * WORD);
+    (void)state;
+    for (size_t i = 0; i < WORDS * WORD; i++)
+        text[i] = i % WORD == 0 ? ' ' : (char)('a' + i * i % 23);
+    assert_int_equal(rh_model_open(host, GEMMA, &(struct rh_model_options){.context = 256}, &second, &err), 0);
+    struct rh_request_options o = {.prompt = {text, WORDS * WORD}, .max_tokens = 4, .truncate = true};
+    for (int i = 0; i < 4; i++)
+        r[i] = submit(second, &o);
+    rh_model_close(second);
+    for (int i = 0; i < 4; i++) {
+        struct rh_event e;
+        int rc;
+        while ((rc = rh_poll(r[i], &e, -1)) == 1)
+            assert_true(e.kind != RH_EVENT_DONE || e.finish == RH_FINISH_CANCELLED || e.finish == RH_FINISH_ERROR);
+        rh_request_free(r[i]);
+    }
+    free(text);
+}
+
 static void two_models_share_a_host(void **state)
 {
     struct rh_error err = {0};
@@ -377,6 +403,7 @@ int main(void)
         cmocka_unit_test(bad_options_are_refused),
         cmocka_unit_test(cancel_and_free_at_any_time),
         cmocka_unit_test(closing_a_model_ends_its_requests),
+        cmocka_unit_test(a_model_is_closed_while_prompts_are_prepared),
         cmocka_unit_test(two_models_share_a_host),
         cmocka_unit_test(inspection_loads_no_weights),
     };
