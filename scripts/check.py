@@ -159,7 +159,8 @@ def matrix_steps(run, golden, models, long):
 
 
 def single_steps(run, golden, names, long):
-    steps = [(f"ops {name}", [program(f"ops_{name}"), *(["long"] if long else [])]) for name in ("rows_levels", "linear_levels", "against_ref", "state_kept", "experts", "experts_law", "linear_heads")]
+    steps = [(f"ops {name}", [program(f"ops_{name}"), *(["long"] if long else [])]) for name in ("rows_levels", "linear_levels", "against_ref", "state_kept", "experts", "linear_heads")]
+    steps.append(("ops experts_law", [program("ops_experts_law")]))
     steps.insert(1, ("law over models", [program("law_model"), golden, *(["long"] if long else [])]))
     steps.insert(2, ("tokenizers", [PYTHON, "tests/text_oracle.py", "--tool", program("text_tool"), "--lines", "1000000" if long else "100000",
                                     *[f"{n}=3" for n in names], os.path.join(golden, "llama", "tokenizer.json")]))
