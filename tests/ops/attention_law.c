@@ -5,7 +5,7 @@
  *                                     three spans of one row in a step, and spans of 37 */
 #include "backend_cpu/backend_cpu.h"
 
-#include "other_backend.h"
+#include "law_open.h"
 #include "row_cases.h"
 
 enum { LENGTH = 600, SEQS = 2, PAGES = (LENGTH + KV_PAGE - 1) / KV_PAGE };
@@ -115,19 +115,10 @@ int main(int argc, char **argv)
                                           {64, 4, 4, 0, 16, 30, false, true, ROPE_HALVES},   {64, 12, 1, 300, 32, 0, true, false, ROPE_HALVES},
                                           {80, 6, 2, 0, 40, 0, false, false, ROPE_HALVES},   {96, 4, 1, 0, 0, 0, false, false, ROPE_HALVES},
                                           {256, 8, 4, 300, 128, 0, true, false, ROPE_HALVES}, {512, 8, 1, 0, 64, 0, false, false, ROPE_HALVES}};
-    bool on_cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
-    const struct backend *be = on_cuda ? cuda : &backend_cpu;
-    struct device_config cfg = {.n_threads = 2, .level = on_cuda ? "host" : NULL};
     struct device_reserve reserve = {.rows_max = SEQS * LENGTH, .cols_max = 4096, .heads_max = 16, .head_dim_max = 512, .context_max = LENGTH,
                                      .logit_rows_max = 1, .vocab_max = 8};
     struct bench b = {0};
-    struct err err = {0};
-    if (!be || (argc > 1 && !on_cuda)) {
-        fprintf(stderr, "usage: ops_attention_law [cuda]        (cuda: where it was built)\n");
-        return 2;
-    }
-    must(be->device_open(&cfg, &b.d, &err), &err);
-    must(be->reserve(b.d, &reserve, &err), &err);
+    law_open(argc, argv, "ops_attention_law", &reserve, &b.d);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct outcome whole, other;
         run(&b, &shapes[i], &ways[0], &whole);
@@ -140,6 +131,6 @@ int main(int argc, char **argv)
     }
     printf("%zu comparisons, %zu wrong\n", compared, wrong);
     bench_reset(&b, 0);
-    be->device_close(b.d);
+    device_backend(b.d)->device_close(b.d);
     return wrong != 0;
 }

@@ -4,7 +4,7 @@
  * usage: ops_experts_law [cuda]     every weight type; on cuda also stacks of the width that models have, and more rows */
 #include "backend_cpu/backend_cpu.h"
 
-#include "other_backend.h"
+#include "law_open.h"
 #include "random_weight.h"
 #include "row_cases.h"
 
@@ -150,19 +150,11 @@ int main(int argc, char **argv)
     static const struct shape large[] = {{32, 8, 2816, 704, 2100, 37}, {64, 8, 1024, 256, 1500, 37}};
     static const char *const main_kinds[] = {"Q4_K", "Q5_0", "Q8_0", "Q6_K", "BF16", "MXFP4"};
     static struct random_kind kinds[96];
-    bool on_cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
-    const struct backend *be = on_cuda ? cuda : &backend_cpu;
-    struct device_config cfg = {.n_threads = 2, .level = on_cuda ? "host" : NULL};
+    bool on_cuda = law_on_cuda(argc, argv);
     struct device_reserve reserve = {.rows_max = on_cuda ? ROWS_MAX : 400, .cols_max = COLS_MAX, .heads_max = 1, .head_dim_max = 8, .context_max = 256,
                                      .logit_rows_max = 1, .vocab_max = 8, .experts_max = EXPERTS_MAX, .slots_max = TOP_MAX, .expert_cols_max = COLS_MAX};
     struct bench b = {0};
-    struct err err = {0};
-    if (!be || (argc > 1 && !on_cuda)) {
-        fprintf(stderr, "usage: ops_experts_law [cuda]        (cuda: where it was built)\n");
-        return 2;
-    }
-    must(be->device_open(&cfg, &b.d, &err), &err);
-    must(be->reserve(b.d, &reserve, &err), &err);
+    law_open(argc, argv, "ops_experts_law", &reserve, &b.d);
     size_t n = random_kinds(kinds, sizeof kinds / sizeof *kinds), shapes = sizeof small / sizeof *small;
     for (size_t i = 0; i < n; i++)
         if (kinds[i].type != DTYPE_MLX || kinds[i].scale_type == DTYPE_BF16) /* types of scales differ before the product only */
@@ -175,6 +167,6 @@ int main(int argc, char **argv)
             }
     printf("%zu comparisons, %zu wrong\n", compared, wrong);
     bench_reset(&b, 0);
-    be->device_close(b.d);
+    device_backend(b.d)->device_close(b.d);
     return wrong != 0;
 }

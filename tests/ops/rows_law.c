@@ -5,7 +5,7 @@
  *                                   weights, with a norm before several of them and before a gate; every case that has spans */
 #include "backend_cpu/backend_cpu.h"
 
-#include "other_backend.h"
+#include "law_open.h"
 #include "random_weight.h"
 #include "row_cases.h"
 
@@ -116,19 +116,12 @@ static void check_cuts(struct bench *b)
 int main(int argc, char **argv)
 {
     static struct random_kind kinds[96];
-    bool on_cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
-    const struct backend *be = on_cuda ? cuda : &backend_cpu;
-    struct device_config cfg = {.n_threads = 2, .level = on_cuda ? "host" : NULL};
+    bool on_cuda = law_on_cuda(argc, argv);
     struct device_reserve reserve = {.rows_max = on_cuda ? MANY : ALL, .cols_max = 4096, .heads_max = 1, .head_dim_max = 8, .context_max = 256, .logit_rows_max = 1,
                                      .vocab_max = 8};
     struct bench b = {0};
     struct err err = {0};
-    if (!be || (argc > 1 && !on_cuda)) {
-        fprintf(stderr, "usage: ops_rows_law [cuda]        (cuda: where it was built)\n");
-        return 2;
-    }
-    must(be->device_open(&cfg, &b.d, &err), &err);
-    must(be->reserve(b.d, &reserve, &err), &err);
+    law_open(argc, argv, "ops_rows_law", &reserve, &b.d);
     size_t n = random_kinds(kinds, 96);
     for (size_t i = 0; i < n; i++) {
         bool scales = kinds[i].type == DTYPE_MLX && kinds[i].scale_type != DTYPE_BF16; /* types of scales differ before the product only */
@@ -139,10 +132,10 @@ int main(int argc, char **argv)
         if (kinds[i].type == DTYPE_Q4_K || kinds[i].type == DTYPE_Q6_K || kinds[i].type == DTYPE_Q8_0 || kinds[i].type == DTYPE_BF16)
             check_wide(&b, kinds + i, 1100, kinds[i].type == DTYPE_Q8_0 ? 2304 : 1792);
     reserve = row_cases_reserve();
-    must(be->reserve(b.d, &reserve, &err), &err);
+    must(device_backend(b.d)->reserve(b.d, &reserve, &err), &err);
     check_cuts(&b);
     printf("%zu comparisons, %zu wrong\n", compared, wrong);
     bench_reset(&b, 0);
-    be->device_close(b.d);
+    device_backend(b.d)->device_close(b.d);
     return wrong != 0;
 }

@@ -4,7 +4,7 @@
  * usage: ops_step_law [cuda]     layers of attention and feed-forward over pages of several lengths, for every pair of weight types */
 #include "backend_cpu/backend_cpu.h"
 
-#include "other_backend.h"
+#include "law_open.h"
 #include "random_weight.h"
 #include "row_cases.h"
 
@@ -147,19 +147,11 @@ int main(int argc, char **argv)
     static const struct shape large[] = {{4096, 14336, 32, 8, 128, 2100, {0, 0, 0}, false}, {2048, 6144, 16, 8, 80, 5000, {0, 600, 0}, true}};
     static struct random_kind kinds[96];
     static const char *const main_kinds[] = {"Q4_K", "BF16", "Q8_0", "Q6_K", "MLX 4 bit g64 BF16"};
-    bool on_cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
-    const struct backend *be = on_cuda ? cuda : &backend_cpu;
-    struct device_config cfg = {.n_threads = 2, .level = on_cuda ? "host" : NULL};
+    bool on_cuda = law_on_cuda(argc, argv);
     struct device_reserve reserve = {.rows_max = 5008, .cols_max = 14336, .heads_max = 32, .head_dim_max = 128, .context_max = 5008, .logit_rows_max = 1,
                                      .vocab_max = 8};
     struct bench b = {0};
-    struct err err = {0};
-    if (!be || (argc > 1 && !on_cuda)) {
-        fprintf(stderr, "usage: ops_step_law [cuda]        (cuda: where it was built)\n");
-        return 2;
-    }
-    must(be->device_open(&cfg, &b.d, &err), &err);
-    must(be->reserve(b.d, &reserve, &err), &err);
+    law_open(argc, argv, "ops_step_law", &reserve, &b.d);
     size_t n = random_kinds(kinds, sizeof kinds / sizeof *kinds);
     for (size_t i = 0; i < n; i++)
         check(&b, &small[i % 3], &kinds[i], &kinds[(i + 7) % n]);
@@ -169,6 +161,6 @@ int main(int argc, char **argv)
                 check(&b, &large[k % 2], &kinds[i], &kinds[k == 0 ? i + 2 : i]);
     printf("%zu comparisons, %zu wrong\n", compared, wrong);
     bench_reset(&b, 0);
-    be->device_close(b.d);
+    device_backend(b.d)->device_close(b.d);
     return wrong != 0;
 }
