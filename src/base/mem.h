@@ -39,13 +39,6 @@ int mem_forbid_pause(void);
 void mem_forbid_resume(int held); /* ...and takes it again */
 int64_t mem_forbidden_count(void); /* requests under the guard, of all threads, since the process began */
 
-/* These bytes are read soon: ask for them now. */
-static inline void mem_prefetch(const void *p, size_t size_bytes)
-{
-    for (size_t at = 0; at < size_bytes; at += 64)
-        __builtin_prefetch((const char *)p + at);
-}
-
 static inline bool mem_mul_ok(size_t a, size_t b, size_t *out)
 {
     return !__builtin_mul_overflow(a, b, out);

@@ -550,21 +550,6 @@ static int step_head(struct model *m, const struct span *spans, struct sample_re
     return rc;
 }
 
-/* Enqueuing a layer reads what lies all over the heap, and the kernels of the last step left none of it in a cache: its pointers are asked for
- * two layers ahead, what they name one. */
-static void layer_prefetch(const struct model *m, uint32_t layer)
-{
-    uint32_t next = layer + 1, after = layer + 2;
-    if (after < m->hp.layers) {
-        mem_prefetch(&m->layers[after], sizeof m->layers[after]);
-    }
-    for (uint32_t i = 0; next < m->hp.layers && i < LAYER_WEIGHTS; i++) {
-        if (m->layers[next].w[i] != NULL) {
-            mem_prefetch(m->layers[next].w[i], sizeof(struct weight_head));
-        }
-    }
-}
-
 int model_forward(struct model *m, struct kv *kv, const struct span *spans, uint32_t span_count, struct sample_result *results,
                   uint64_t *event, struct err *err)
 {
@@ -585,7 +570,6 @@ int model_forward(struct model *m, struct kv *kv, const struct span *spans, uint
         rc = m->arch->begin(m, err);
     }
     for (uint32_t l = 0; l < m->hp.layers && rc == 0; l++) {
-        layer_prefetch(m, l);
         rc = m->arch->layer(m, l, err);
         rc = rc != 0 ? err_prefix(err, "layer %u", l) : 0;
     }
