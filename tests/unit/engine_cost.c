@@ -46,7 +46,7 @@ static int64_t middle(int64_t *at, uint32_t n)
     return at[n / 2];
 }
 
-static void a_step_costs_little_outside_kernels(void **state)
+static void a_step_sleeps_once_and_asks_for_no_memory(void **state)
 {
     static struct rig_result r;
     static const struct str stop = STR("never");
@@ -82,6 +82,6 @@ static void a_step_costs_little_outside_kernels(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_step_costs_little_outside_kernels)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_step_sleeps_once_and_asks_for_no_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
