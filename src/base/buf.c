@@ -168,3 +168,9 @@ void buf_base64(struct buf *b, struct str s)
         buf_put(b, q, 4);
     }
 }
+
+void buf_json_comma(struct buf *b)
+{
+    if (b->n && b->p[b->n - 1] != '[')
+        buf_char(b, ',');
+}

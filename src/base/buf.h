@@ -33,6 +33,7 @@ int buf_check(const struct buf *b, const char *what, struct err *err); /* 0, or 
 /* Append JSON pieces: a quoted string (invalid UTF-8 becomes U+FFFD by maximal subparts); a number with %.9g, non-finite as
  * null; base64 without quotes. */
 void buf_json_str(struct buf *b, struct str s);
+void buf_json_comma(struct buf *b); /* unless nothing is there yet, or a list's opening bracket */
 void buf_json_f32(struct buf *b, float v);
 void buf_json_f64(struct buf *b, double v);
 void buf_base64(struct buf *b, struct str s);

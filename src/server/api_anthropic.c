@@ -178,32 +178,43 @@ static void put_input(struct buf *out, struct str arguments)
     json_free(doc);
 }
 
+/* Blocks in the order in which the model wrote them, as a stream shows them: what came from *reasoning and *text on, up to the given ends. */
+static void put_said(const struct gen *g, struct buf *out, size_t *reasoning, size_t reasoning_end, size_t *text, size_t text_end)
+{
+    const struct gen_choice *c = &g->choices[0];
+    if (reasoning_end > *reasoning) {
+        buf_json_comma(out);
+        buf_z(out, "{\"type\":\"thinking\",\"thinking\":");
+        buf_json_str(out, str_n(c->reasoning.p + *reasoning, reasoning_end - *reasoning));
+        buf_printf(out, ",\"signature\":\"%s\"}", g->id);
+    }
+    if (text_end > *text) {
+        buf_json_comma(out);
+        buf_z(out, "{\"type\":\"text\",\"text\":");
+        buf_json_str(out, str_n(c->text.p + *text, text_end - *text));
+        buf_char(out, '}');
+    }
+    *reasoning = reasoning_end;
+    *text = text_end;
+}
+
 static void put_content(const struct gen *g, struct buf *out)
 {
     const struct gen_choice *c = &g->choices[0];
-    const char *comma = "";
-    if (c->reasoning.n) {
-        buf_z(out, "{\"type\":\"thinking\",\"thinking\":");
-        buf_json_str(out, buf_view(&c->reasoning));
-        buf_printf(out, ",\"signature\":\"%s\"}", g->id);
-        comma = ",";
-    }
-    if (c->text.n) {
-        buf_printf(out, "%s{\"type\":\"text\",\"text\":", comma);
-        buf_json_str(out, buf_view(&c->text));
-        buf_char(out, '}');
-        comma = ",";
-    }
+    size_t reasoning = 0, text = 0;
     for (uint32_t i = 0; i < c->tool_count; i++) {
-        buf_printf(out, "%s{\"type\":\"tool_use\",\"id\":", comma);
-        buf_json_str(out, str_of(c->tools[i].id));
+        const struct gen_tool *t = &c->tools[i];
+        put_said(g, out, &reasoning, t->reasoning_at, &text, t->text_at);
+        buf_json_comma(out);
+        buf_z(out, "{\"type\":\"tool_use\",\"id\":");
+        buf_json_str(out, str_of(t->id));
         buf_z(out, ",\"name\":");
-        buf_json_str(out, buf_view(&c->tools[i].name));
+        buf_json_str(out, buf_view(&t->name));
         buf_z(out, ",\"input\":");
-        put_input(out, buf_view(&c->tools[i].arguments));
+        put_input(out, buf_view(&t->arguments));
         buf_char(out, '}');
-        comma = ",";
     }
+    put_said(g, out, &reasoning, c->reasoning.n, &text, c->text.n);
 }
 
 static void reply(struct gen *g, struct buf *out)

@@ -110,7 +110,7 @@ static struct gen_tool *tool_at(struct gen_choice *c, uint32_t index)
             c->tool_cap = cap;
         }
         struct gen_tool *t = &c->tools[c->tool_count++];
-        *t = (struct gen_tool){0};
+        *t = (struct gen_tool){.text_at = c->text.n, .reasoning_at = c->reasoning.n};
     }
     return &c->tools[index];
 }

@@ -15,6 +15,7 @@
 struct gen_tool { /* owns */
     char id[264];
     struct buf name, arguments;
+    size_t text_at, reasoning_at; /* bytes of the choice's that came before it */
 };
 /* owns its buffers */
 struct gen_choice {

@@ -3,22 +3,16 @@
 
 #include "base/err.h"
 
-static void put_comma(struct buf *out)
-{
-    if (out->n && out->p[out->n - 1] != '[')
-        buf_char(out, ',');
-}
-
 void message_begin(struct buf *out, const char *role)
 {
-    put_comma(out);
+    buf_json_comma(out);
     buf_printf(out, "{\"role\":\"%s\",\"content\":", role);
 }
 
 void turn_call(struct turn *t, struct str id, struct str name, struct str arguments)
 {
     t->open = true;
-    put_comma(&t->calls);
+    buf_json_comma(&t->calls);
     buf_z(&t->calls, "{\"type\":\"function\",\"id\":");
     buf_json_str(&t->calls, id);
     buf_z(&t->calls, ",\"function\":{\"name\":");
@@ -59,7 +53,7 @@ void turn_free(struct turn *t)
 
 void tool_put(struct buf *out, struct str name, struct str description, yyjson_val *parameters)
 {
-    put_comma(out);
+    buf_json_comma(out);
     buf_z(out, "{\"type\":\"function\",\"function\":{\"name\":");
     buf_json_str(out, name);
     if (description.p) {

@@ -18,6 +18,7 @@ SCRIPTS = [
     "Nothing but <tool_call> see below, and so on.",
     'So:\n<tool_call>\n{"name": "get_weather", "arguments": {"place": "Ki',
     "Plain words without anything special, \u00e4\u00f6\u00fc \U0001f30a at all.",
+    CALLS.replace("</tool_call>\n", "</tool_call>\nAnd then\n"),
 ]
 TEMPLATE = """{%- if tools %}<tools>{{ tools | tojson }}</tools> answer {"name": ..., "arguments": ...} in <tool_call></tool_call>, reason in <think></think>
 {%- endif %}{%- for m in messages %}<|turn|>{{ m.role }}: {{ m.content }}{%- for c in m.tool_calls or [] %}{{ c.function | tojson }}{%- endfor %}

@@ -127,6 +127,16 @@ def test_anthropic(scripted):
     assert again.content[0].text == SCRIPTS[3] and again.stop_reason == "end_turn"
 
 
+def test_blocks_come_in_the_order_in_which_they_were_written(scripted):
+    client = Anthropic(base_url=scripted.url, api_key="none", max_retries=0)
+    kw = {"model": "script", "max_tokens": 300, "messages": USER, "tools": anthropic_tools(), "extra_body": script(4)}
+    with client.messages.stream(**kw) as stream:
+        final = stream.get_final_message()
+    for out in (client.messages.create(**kw), final):
+        assert [b.type for b in out.content] == ["tool_use", "text", "tool_use"], out.content
+        assert [(b.name, b.input) for b in out.content[::2]] == CALLS and out.content[1].text.strip() == "And then"
+
+
 def test_responses(client):
     tools = [{"type": "function", "name": t["function"]["name"], "parameters": SCHEMA, "strict": False} for t in TOOLS]
     kw = {"model": "script", "input": "Weather?", "tools": tools, "extra_body": script(0)}
