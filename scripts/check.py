@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -57,17 +58,21 @@ class Run:
 
     def step(self, name, command, env=None):
         start = time.monotonic()
-        done = subprocess.run(command, cwd=TOP, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-        passed, failed = counts(done.stdout, done.returncode)
+        with tempfile.TemporaryFile() as out:
+            child = subprocess.Popen(command, cwd=TOP, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+            _, status, used = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+            out.seek(0)
+            text = out.read().decode(errors="replace")
+        passed, failed = counts(text, child.returncode)
         with self.lock:
             self.passed += passed
             self.failed += failed
             with open(self.log, "a") as log:
-                log.write(f"==== {name}: {' '.join(command)}\n{done.stdout}\n")
-            print(f"{'ok  ' if not failed else 'FAIL'} {name}: {passed} good, {failed} bad ({time.monotonic() - start:.0f} s)", flush=True)
+                log.write(f"==== {name}: {' '.join(command)}\n{text}\n")
+            print(f"{'ok  ' if not failed else 'FAIL'} {name}: {passed} good, {failed} bad ({time.monotonic() - start:.0f} s, {used.ru_utime + used.ru_stime:.0f} of a CPU)", flush=True)
             if failed:
-                print("\n".join(done.stdout.splitlines()[-60:]), flush=True)
+                print("\n".join(text.splitlines()[-60:]), flush=True)
         return not failed
 
     def together(self, steps, at_once=2):
