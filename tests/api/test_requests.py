@@ -54,7 +54,7 @@ def test_further_names():
 # ---- calls ----
 
 def call_of(client, **kw):
-    out = client.chat.completions.create(**{"model": "small", "messages": MESSAGES, "tools": TOOLS, "max_tokens": 60, "extra_body": {"output": "hermes"}, **kw})
+    out = client.chat.completions.create(**{"model": "small", "messages": MESSAGES, "tools": TOOLS, "max_tokens": 60, "seed": 1, "extra_body": {"output": "hermes"}, **kw})
     return out.choices[0], [c.function.name for c in out.choices[0].message.tool_calls or []]
 
 
