@@ -75,10 +75,16 @@ class Run:
                 print("\n".join(text.splitlines()[-60:]), flush=True)
         return not failed
 
-    def together(self, steps, at_once=2):
-        """Steps that use little more than one thread each, two at a time."""
+    def chain(self, steps):
+        """One after the other, until one fails that the next ones need."""
+        for step in steps:
+            if not self.step(*step):
+                return
+
+    def together(self, chains, at_once=2):
+        """Chains of steps that use little more than one thread each, two at a time."""
         with ThreadPoolExecutor(at_once) as pool:
-            list(pool.map(lambda step: self.step(*step), steps))
+            list(pool.map(self.chain, chains))
 
     def build_and_prepare(self, *targets, options=()):
         """The first build, and beside it the Python environment of the tests (mostly waiting for the network)."""
@@ -129,50 +135,55 @@ KL_LIMITS = ["qwen3_5=4e-3:1.5e-3", "qwen3_5_moe=6e-3:3e-3", "qwen3_next=9e-3:8e
              *[f"{n}{form}=1.7e-3:7e-4" for n in ("deepseek_v3", "glm4_moe_lite") for form in ("", "_joined")]]
 
 
-def golden_steps(run, folder, converted):
+def golden_chains(folder, converted):
     """Reference logits: safetensors as they are, and GGUFs made of them by the fixture script."""
-    run.step("goldens, f32 state", [program("golden_run"), folder])
-    run.step("goldens, default state", [program("golden_run"), folder, "--kv", "f16"])
-    run.step("goldens, backend ref", [program("golden_run"), folder, "--backend", "ref"])
-    script = os.path.join(TOP, "tests", "fixtures", "golden_ggufs.py")
-    if run.step("goldens to GGUF", [PYTHON, script, folder, converted]):
-        run.step("goldens, BF16 GGUF", [program("golden_run"), converted])
-    if run.step("goldens to Q8_0", [PYTHON, script, folder, converted + "_q8", "Q8_0"]):
-        run.step("goldens, KL of 8-bit weights", [program("kl_run"), "1e-3", "5e-4", converted + "_q8", *KL_LIMITS])
-    packed = converted + "_mxfp4"
-    if run.step("gpt_oss to MXFP4", [PYTHON, os.path.join("tests", "fixtures", "gpt_oss_mxfp4.py"), os.path.join(folder, "gpt_oss"), packed, "gpt_oss"]):
-        run.step("goldens, MXFP4 against its values", [program("kl_run"), "1e-3", "1e-3", packed])
+    script, packed = os.path.join("tests", "fixtures", "golden_ggufs.py"), converted + "_mxfp4"
+    run, kl = program("golden_run"), program("kl_run")
+    return [
+        [("goldens to Q8_0", [PYTHON, script, folder, converted + "_q8", "Q8_0"]), ("goldens, KL of 8-bit weights", [kl, "1e-3", "5e-4", converted + "_q8", *KL_LIMITS])],
+        [("goldens to GGUF", [PYTHON, script, folder, converted]), ("goldens, BF16 GGUF", [run, converted])],
+        [("goldens, backend ref", [run, folder, "--backend", "ref"])],
+        [("goldens, f32 state", [run, folder])],
+        [("goldens, default state", [run, folder, "--kv", "f16"])],
+        [("gpt_oss to MXFP4", [PYTHON, os.path.join("tests", "fixtures", "gpt_oss_mxfp4.py"), os.path.join(folder, "gpt_oss"), packed, "gpt_oss"]),
+         ("goldens, MXFP4 against its values", [kl, "1e-3", "1e-3", packed])]]
 
 
 MATRIX_MODELS = ("llama", "gemma3", "qwen3", "phi3_long", "granite", "mistral", "lfm2", "qwen3_5", "deepseek_v3", "qwen3_moe", "gpt_oss", "qwen3_5_moe", "glm4_moe",
                  "gemma4", "nemotron_h")
 
 
-def matrix_steps(run, golden, models, long):
-    """The law over the engine: every pair of features (check long: every triple, over all models; then all combinations, one model a state kind)."""
+def matrix_chains(golden, models, long):
+    """The law over the engine: every pair of features (check long: every triple, over all models)."""
     table = os.path.join(TOP, "build", "law_matrix.md")
     few = [os.path.join(golden, name) for name in MATRIX_MODELS]
     if long:
         few = sorted(os.path.join(golden, name) for name in os.listdir(golden) if os.path.exists(os.path.join(golden, name, "golden.json")))
-    jobs = ["-j", str(max(2, (os.cpu_count() or 2) // 2))] if long else []
-    steps = [("law matrix", [program("law_matrix"), "triples" if long else "pairs", *jobs, "--table", table, *few])]
+    jobs = matrix_jobs() if long else []
+    chains = [[("law matrix", [program("law_matrix"), "triples" if long else "pairs", *jobs, "--table", table, *few])]]
     if "smollm2" in models:
-        steps.append(("law matrix, a real model", [program("law_matrix"), "triples" if long else "pairs", "--cpu", models["smollm2"]]))
-    run.together(steps)
-    for name in ("llama", "gemma3", "qwen3_5", "deepseek_v3") if long else ():
-        run.step(f"law matrix, whole, {name}", [program("law_matrix"), "full", *jobs, os.path.join(golden, name)])
+        chains.insert(0, [("law matrix, a real model", [program("law_matrix"), "triples" if long else "pairs", "--cpu", models["smollm2"]])])
+    return chains
 
 
-def single_steps(run, golden, names, long):
-    steps = [(f"ops {name}", [program(f"ops_{name}"), *(["long"] if long else [])]) for name in ("rows_levels", "linear_levels", "against_ref", "state_kept", "experts", "linear_heads")]
+def matrix_jobs():
+    return ["-j", str(max(2, (os.cpu_count() or 2) // 2))]
+
+
+def single_chains(golden, names, long):
+    more = ["long"] if long else []
+    steps = [("law over models", [program("law_model"), golden, *more]),
+             ("ops rows_levels", [program("ops_rows_levels"), *more]),
+             ("tokenizers", [PYTHON, "tests/text_oracle.py", "--tool", program("text_tool"), "--lines", "1000000" if long else "100000",
+                             *[f"{n}=3" for n in names], os.path.join(golden, "llama", "tokenizer.json")])]
+    steps += [(f"ops {name}", [program(f"ops_{name}"), *more]) for name in ("linear_levels", "against_ref", "state_kept", "experts", "linear_heads")]
     steps.append(("ops experts_law", [program("ops_experts_law")]))
-    steps.insert(1, ("law over models", [program("law_model"), golden, *(["long"] if long else [])]))
-    steps.insert(2, ("tokenizers", [PYTHON, "tests/text_oracle.py", "--tool", program("text_tool"), "--lines", "1000000" if long else "100000",
-                                    *[f"{n}=3" for n in names], os.path.join(golden, "llama", "tokenizer.json")]))
+    steps.append(("conversations", [program("law_conversation"), golden]))
+    steps.append(("goldens, MLX", [program("golden_run"), os.path.join("tests", "golden_mlx"), "--backend", "ref"]))
     steps.append(("templates", [PYTHON, "tests/chat_oracle.py", "--tool", program("chat_tool"), golden, *names]))
     steps.append(("outputs", [PYTHON, "tests/output_oracle.py", "--tool", program("chat_tool"), "--rounds", "3000" if long else "300"]))
     steps.append(("tokenizer parts", [PYTHON, "tests/text_parts.py", "--tool", program("text_tool"), *(["--lines", "3000", "--scalars"] if long else [])]))
-    run.together(steps)
+    return [[step] for step in steps]
 
 
 def fuzz_targets():
@@ -187,7 +198,7 @@ def corpus_of(name):
 def replay_steps(run):
     """The fuzz targets over their corpora, by the sanitizers' build: no fuzzer is needed for what is there already."""
     env = {"ASAN_OPTIONS": "hard_rss_limit_mb=4096"}
-    run.together([(f"inputs of {name}", [program(f"fuzz_{name}", ASAN), corpus_of(name)], env) for name in fuzz_targets()])
+    run.together([[(f"inputs of {name}", [program(f"fuzz_{name}", ASAN), corpus_of(name)], env)] for name in fuzz_targets()])
 
 
 def fuzz_steps(run, seconds):
@@ -198,8 +209,8 @@ def fuzz_steps(run, seconds):
     for name in fuzz_targets():
         work = os.path.join(FUZZ, "corpus", name)
         os.makedirs(work, exist_ok=True)
-        steps.append((f"fuzz {name}", [program(f"fuzz_{name}", FUZZ), f"-max_total_time={seconds}", "-timeout=20", "-rss_limit_mb=4096",
-                                       f"-artifact_prefix={work}/", work, corpus_of(name)]))
+        steps.append([(f"fuzz {name}", [program(f"fuzz_{name}", FUZZ), f"-max_total_time={seconds}", "-timeout=20", "-rss_limit_mb=4096",
+                                        f"-artifact_prefix={work}/", work, corpus_of(name)])])
     run.together(steps)
 
 
@@ -285,7 +296,7 @@ def gpu_steps(run, folder):
     steps.append(("weights that stay in the host's memory", [sys.executable, os.path.join("tests", "away_law.py"), os.path.join(folder, "rhapsode"), *few]))
     steps += [(f"law matrix on the GPU, {' '.join(group)}", [program("law_matrix", folder), "pairs", "-j", "2", "--device", "cuda", *[os.path.join(golden, n) for n in group]])
               for group in GPU_MATRIX]
-    run.together(steps, max(2, (os.cpu_count() or 2) // 2))
+    run.together([[step] for step in steps], max(2, (os.cpu_count() or 2) // 2))
 
 
 # Which reference models meet each other's features in one matrix: states of all kinds, experts, shared state, latent attention.
@@ -307,24 +318,23 @@ def tier_check(run, long=False):
     golden = os.path.join(TOP, "tests", "golden")
     beside = threading.Thread(target=cuda_steps, args=(run, long))
     beside.start()
+    ahead = Ahead(asan=["unit_tests", "fuzz_targets", "rhapsode"], tsan=tsan_targets(long))
     run.step("structure", [PYTHON, "scripts/structure.py"])
     run.step("baseline instructions", [PYTHON, "scripts/check_isa.py", RELEASE])
     run.step("unit", ["ctest", "--test-dir", RELEASE, "-j2", "--output-on-failure", "--timeout", "600", *(["-E", "engine_stress|engine_hit_time"] if long else [])])
     if long:  # alone: one is timed
         for name in ("engine_hit_time", "engine_stress"):
             run.step(f"unit {name}", [program(f"unit_{name}")], {"CHECK_LONG": "1"})
-    golden_steps(run, golden, os.path.join(TOP, "build", "golden_gguf"))
-    run.step("goldens, MLX", [program("golden_run"), os.path.join(TOP, "tests", "golden_mlx"), "--backend", "ref"])
-    run.step("conversations", [program("law_conversation"), golden])
     models = real_models(run)
-    single_steps(run, golden, [models[n] for n in models], long)
-    matrix_steps(run, golden, models, long)
+    run.together(matrix_chains(golden, models, long) + single_chains(golden, [models[n] for n in models], long) +
+                 golden_chains(golden, os.path.join(TOP, "build", "golden_gguf")))
+    for name in ("llama", "gemma3", "qwen3_5", "deepseek_v3") if long else ():  # all combinations, one model a state kind
+        run.step(f"law matrix, whole, {name}", [program("law_matrix"), "full", *matrix_jobs(), os.path.join(golden, name)])
     more = {"LOAD_SECONDS": "20"}
     if long:
         run.step("Python environment for load", ["scripts/setup", "load"])
         more = {"LOAD_STREAMS": "2000", "LOAD_SECONDS": "600", "API_EXAMPLES": "200", "API_BODIES": "400", "AIPERF": os.path.join(TOP, ".venv-load", "bin", "aiperf")}
     env = {"RHAPSODE": os.path.join(RELEASE, "rhapsode"), "MODELS": MODELS, "RELEASE": RELEASE, **more}
-    ahead = Ahead(asan=["unit_tests", "fuzz_targets", "rhapsode"], tsan=tsan_targets(long))
     run.step("program", [PYTHON, "-m", "pytest", "-q", "tests"], env)
     ahead.stop()
     sanitizer_steps(run, long)
@@ -342,7 +352,7 @@ def main():
         tier_gpu(run, os.path.abspath(what[1]) if len(what) == 2 else None)
     elif what[0] == "goldens" and len(what) == 2:
         if run.build_and_prepare("golden_run", "kl_run"):
-            golden_steps(run, os.path.abspath(what[1]), os.path.join(TOP, "build", "golden_gguf_other"))
+            run.together(golden_chains(os.path.abspath(what[1]), os.path.join(TOP, "build", "golden_gguf_other")))
     else:
         sys.exit("usage: ./check [long|fuzz|goldens DIR|gpu [FOLDER]]")
     if run.skipped:
