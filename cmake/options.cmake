@@ -7,7 +7,7 @@ target_compile_definitions(rh_options INTERFACE _GNU_SOURCE)
 set(CMAKE_C_FLAGS_RELEASE "-O2 -DNDEBUG")
 set(CMAKE_C_FLAGS_DEBUG "-O1")
 if(RH_SANITIZE)
-  target_compile_options(rh_options INTERFACE -fsanitize=${RH_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_compile_options(rh_options INTERFACE -fsanitize=${RH_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1) # a report names lines
   target_link_options(rh_options INTERFACE -fsanitize=${RH_SANITIZE})
 endif()
 if(RH_FUZZ)
