@@ -6,8 +6,9 @@
 #include "backend_cpu/cpu_int.h"
 
 enum {
-    CPU_RING = 1024,
+    CPU_RING = 2048, /* two steps of most models: one that runs and one that is held */
     CPU_THREADS_MAX = 512,
+    CPU_WAKE_AFTER = 12,          /* records of a step that was let go before the engine's thread is woken: kernels run by then */
     CPU_FETCH_RECORDS = 4,        /* how far ahead reads are looked for */
     CPU_FETCH_BYTES = 128 << 10,  /* of them, a worker: a quarter of a second-level cache */
 };
@@ -20,6 +21,9 @@ struct cpu_record {
     _Alignas(16) unsigned char op[CPU_OP_BYTES];
 };
 
+/* Records past held_from: none; not to be published; to be asked about by the worker that ends the one before; published by it. */
+enum cpu_hold { CPU_FREE, CPU_HELD, CPU_ASK, CPU_WENT };
+
 /* Where all workers meet: the last to arrive opens the next generation. */
 struct cpu_meet {
     _Alignas(128) _Atomic uint32_t arrived;
@@ -27,15 +31,20 @@ struct cpu_meet {
     _Atomic uint32_t sleepers;
 };
 
-/* The ring.  head: the engine's thread; published: it stores, workers load; completed: stored by a worker that has just seen all
+/* The ring.  head: the engine's thread; published: it stores, workers load, and what is held lies past it; completed: stored by a worker that has just seen all
  * others finish the record.  The two words are futexes: they change after the counter they stand for. */
 struct cpu_queue {
     struct cpu_record *ring; /* [CPU_RING] */
     uint64_t head;
+    uint64_t held_from, held_to; /* engine's thread, before CPU_ASK */
+    bool (*ask)(void *ctx);
+    void *ask_ctx;
     _Alignas(128) _Atomic uint64_t published;
     _Atomic uint32_t published_word, published_sleepers;
     _Alignas(128) _Atomic uint64_t completed;
     _Atomic uint64_t wake_at; /* the count the engine's thread sleeps for; UINT64_MAX: it does not */
+    _Atomic uint32_t hold;    /* enum cpu_hold */
+    uint64_t wake_after;      /* workers, one at a time: the engine's thread sleeps on until so many are completed */
     _Atomic uint32_t completed_word;
     _Atomic bool stop;
     struct cpu_meet meet;
@@ -64,6 +73,9 @@ struct cpu_worker {
     struct device *d;
     uint32_t me;
     uint64_t at;             /* the record it runs */
+    int64_t left, record_left; /* profile: when it left the last kernel, and the last record; 0: none yet */
+    uint32_t edge;           /* profile: the next mark's */
+    bool marked;             /* profile: no kernel since the mark */
     struct cpu_fetch fetch;
     pthread_t thread;
     bool started;
@@ -119,6 +131,11 @@ int cpu_event_record(struct device *d, uint64_t *out);
 int cpu_event_wait(struct device *d, uint64_t event, struct err *err);
 bool cpu_event_done(struct device *d, uint64_t event);
 uint64_t cpu_progress(struct device *d);
+void cpu_flush(struct device *d);
+void cpu_hold(struct device *d);
+void cpu_hold_ask(struct device *d, bool (*ask)(void *ctx), void *ctx);
+bool cpu_hold_went(struct device *d);
+void cpu_hold_end(struct device *d, bool run);
 
 /* cpu_slab.c: NULL when out of memory; zeroed, 64-byte aligned */
 unsigned char *cpu_slab_take(struct cpu_slabs *s, size_t size_bytes, struct cpu_slab **slab);

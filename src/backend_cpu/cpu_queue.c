@@ -3,7 +3,7 @@
  * Owns:       the ring of records, the workers, the points where they wait.
  * Threads:    cpu_enqueue, events: the engine's thread.  Everything a record runs: the workers, never the caller.
  * Invariants: 1. All workers run record n, meet, and only then is completed > n and record n + 1 started.
- *             2. completed <= published <= head <= completed + CPU_RING.
+ *             2. completed <= published <= head <= completed + CPU_RING.  While records are held published == held_from.
  *             3. A wait spins for a bounded time, and not at all while this process has more workers than CPUs, when a device leaves CPUs
  *                to others and as many spin as it may, or when the engine's thread was woken and has no CPU; then it sleeps on a futex.  Who sleeps announces it before looking again, who changes the state looks for sleepers after: no wake-up is lost.
  *             4. Workers round to nearest and keep denormals; they never ask for heap memory.
@@ -84,12 +84,34 @@ static void change(_Atomic uint32_t *word, _Atomic uint32_t *sleepers)
         thread_futex_wake(word, INT_MAX);
 }
 
-/* The engine's thread is woken once, when what it waits for is done, not at every record.  True: it was. */
-static bool complete(struct cpu_queue *q, uint64_t count)
+/* All before the held records has ended: they may be let go.  After a failure the engine's thread decides.  It sleeps until kernels run again:
+ * it would take the CPU of a worker that they wait for. */
+static void ask_held(struct device *d)
 {
+    struct cpu_queue *q = &d->queue;
+    pthread_mutex_lock(&d->failure.lock);
+    bool failed = d->failure.code != 0;
+    pthread_mutex_unlock(&d->failure.lock);
+    if (failed || !q->ask(q->ask_ctx)) {
+        atomic_store(&q->hold, CPU_HELD);
+        return;
+    }
+    q->wake_after = q->held_to - q->held_from > CPU_WAKE_AFTER ? q->held_from + CPU_WAKE_AFTER : q->held_to;
+    atomic_store(&q->hold, CPU_WENT);
+    atomic_store_explicit(&q->published, q->held_to, memory_order_release);
+    change(&q->published_word, &q->published_sleepers);
+}
+
+/* The engine's thread is woken once, when what it waits for is done, not at every record.  True: it was. */
+static bool complete(struct device *d, uint64_t count)
+{
+    struct cpu_queue *q = &d->queue;
+    if (atomic_load_explicit(&q->hold, memory_order_acquire) == CPU_ASK && count == q->held_from)
+        ask_held(d);
     atomic_store(&q->completed, count);
-    if (count < atomic_load(&q->wake_at))
+    if (count < atomic_load(&q->wake_at) || count < q->wake_after)
         return false;
+    atomic_store(&q->wake_at, UINT64_MAX);
     atomic_fetch_add(&q->completed_word, 1);
     thread_futex_wake(&q->completed_word, INT_MAX);
     return true;
@@ -143,7 +165,7 @@ static bool meet(struct device *d, uint32_t me, const uint64_t *end)
         return false;
     }
     atomic_store_explicit(&m->arrived, 0, memory_order_relaxed);
-    bool woke = end && complete(&d->queue, *end);
+    bool woke = end && complete(d, *end);
     change(&m->generation, &m->sleepers);
     return woke;
 }
@@ -192,6 +214,61 @@ static int64_t profile_add(struct cpu_profile *p, const char *name, int64_t left
     return now;
 }
 
+/* A record is about to run: a mark, or a kernel, which may be the first one behind a mark. */
+static void profile_edge(struct cpu_profile *p, struct cpu_worker *w, const struct cpu_record *r)
+{
+    struct cpu_profile_edge *e = &p->edges[w->edge];
+    if (!r->run) {
+        int64_t seen = atomic_load(&e->left);
+        while (seen < w->left && !atomic_compare_exchange_weak(&e->left, &seen, w->left)) {
+        }
+        w->marked = w->left != 0;
+    } else if (w->marked) {
+        int64_t seen = atomic_load(&e->begun), now = thread_now_ns();
+        while ((!seen || now < seen) && !atomic_compare_exchange_weak(&e->begun, &seen, now)) {
+        }
+    }
+}
+
+/* All have left the record.  An edge is used again after the next one, which nobody leaves before worker 0 has been there. */
+static void profile_gap(struct cpu_profile *p, struct cpu_worker *w)
+{
+    struct cpu_profile_edge *e = &p->edges[w->edge];
+    if (w->me == 0) {
+        p->gaps[p->gap_count++ % CPU_PROFILE_GAPS] = atomic_load(&e->begun) - atomic_load(&e->left);
+        atomic_store(&e->begun, 0);
+        atomic_store(&e->left, 0);
+    }
+    w->marked = false;
+    w->edge ^= 1;
+}
+
+static bool is_kernel(const char *name)
+{
+    return strncmp(name, "run_copy", 8) != 0;
+}
+
+/* A record, with the clock read around it; what worker 0 sees of it is added up. */
+static bool run_profiled(struct device *d, struct cpu_worker *w, struct cpu_profile *p, const struct cpu_record *r)
+{
+    const char *what = r->name; /* once all have met, its place may be used again */
+    int64_t started = thread_now_ns();
+    uint64_t end = w->at + 1;
+    bool kernel = r->run && is_kernel(what);
+    if (!r->run || kernel)
+        profile_edge(p, w, r);
+    if (r->run)
+        r->run(d, w->me, d->n_threads, r->op);
+    int64_t ran = thread_now_ns(), left = w->record_left;
+    w->left = kernel ? ran : w->left;
+    bool woke = meet(d, w->me, &end);
+    if (kernel && w->marked)
+        profile_gap(p, w);
+    if (w->me == 0)
+        w->record_left = profile_add(p, what, left, started, ran);
+    return woke;
+}
+
 static void *worker_main(void *arg)
 {
     struct cpu_worker *w = arg;
@@ -204,21 +281,20 @@ static void *worker_main(void *arg)
     if (d->pin)
         thread_pin(w->me);
     mem_forbid_push();
-    int64_t left = 0; /* profile: when the last record was left */
     bool woke = false;
     for (uint64_t at = 0; next_published(q, at, woke); at++) {
         const struct cpu_record *r = q->ring + at % CPU_RING;
-        const char *what = r->name;
         uint64_t end = at + 1;
-        struct cpu_profile *p = w->me == 0 ? d->profile : NULL;
-        int64_t started = p ? thread_now_ns() : 0;
+        struct cpu_profile *p = d->profile;
         w->at = at;
+        if (p) {
+            woke = run_profiled(d, w, p, r);
+            continue;
+        }
+        w->left = w->record_left = 0;
         if (r->run)
             r->run(d, w->me, d->n_threads, r->op);
-        int64_t ran = p ? thread_now_ns() : 0;
         woke = meet(d, w->me, &end); /* marks too: a record's place is used again once it is completed, so all must have read it */
-        if (p)
-            left = profile_add(p, what, left, started, ran);
     }
     mem_forbid_pop();
     return NULL;
@@ -246,9 +322,11 @@ int cpu_queue_start(struct device *d, struct err *err)
 
 static void publish(struct cpu_queue *q)
 {
-    if (atomic_load_explicit(&q->published, memory_order_relaxed) == q->head)
+    uint32_t hold = atomic_load(&q->hold);
+    uint64_t to = hold == CPU_HELD || hold == CPU_ASK ? q->held_from : q->head;
+    if (atomic_load_explicit(&q->published, memory_order_relaxed) >= to)
         return;
-    atomic_store_explicit(&q->published, q->head, memory_order_release);
+    atomic_store_explicit(&q->published, to, memory_order_release);
     change(&q->published_word, &q->published_sleepers);
 }
 
@@ -268,6 +346,7 @@ void cpu_queue_stop(struct device *d)
 {
     struct cpu_queue *q = &d->queue;
     bool all = d->workers && d->workers[d->n_threads - 1].started;
+    assert(atomic_load(&q->hold) == CPU_FREE);
     if (all) {
         publish(q);
         wait_completed(q, q->head);
@@ -287,18 +366,29 @@ void cpu_queue_stop(struct device *d)
 
 /* ---- the engine's side ---- */
 
+/* A place in the ring: when there is none, half of it is waited for, so that this is seldom.  Held records cannot be waited for. */
+static int ring_room(struct cpu_queue *q)
+{
+    if (q->head < CPU_RING || atomic_load_explicit(&q->completed, memory_order_acquire) > q->head - CPU_RING)
+        return 0;
+    uint64_t until = q->head - CPU_RING / 2;
+    until = atomic_load(&q->hold) == CPU_HELD && until > q->held_from ? q->held_from : until;
+    if (until <= q->head - CPU_RING)
+        return ERR_LIMIT;
+    publish(q);
+    wait_completed(q, until);
+    return 0;
+}
+
 int cpu_enqueue_named(struct device *d, cpu_run run, const char *name, const void *op, size_t op_bytes)
 {
     struct cpu_queue *q = &d->queue;
     if (op_bytes > CPU_OP_BYTES)
         return ERR_INTERNAL;
     int rc = cpu_pack_flush(d);
+    rc = rc ? rc : ring_room(q);
     if (rc)
         return rc;
-    if (q->head >= CPU_RING && atomic_load_explicit(&q->completed, memory_order_acquire) <= q->head - CPU_RING) {
-        publish(q);
-        wait_completed(q, q->head - CPU_RING / 2);
-    }
     struct cpu_record *r = q->ring + q->head % CPU_RING;
     r->run = run;
     r->reads = NULL;
@@ -352,8 +442,53 @@ int cpu_event_wait(struct device *d, uint64_t event, struct err *err)
     return rc;
 }
 
+void cpu_flush(struct device *d)
+{
+    publish(&d->queue);
+}
+
+/* Weights on their way into panels are no part of what may be taken back. */
+void cpu_hold(struct device *d)
+{
+    struct cpu_queue *q = &d->queue;
+    assert(atomic_load(&q->hold) == CPU_FREE);
+    cpu_pack_flush(d);
+    publish(q);
+    q->held_from = q->head;
+    atomic_store(&q->hold, CPU_HELD);
+}
+
+void cpu_hold_ask(struct device *d, bool (*ask)(void *ctx), void *ctx)
+{
+    struct cpu_queue *q = &d->queue;
+    assert(atomic_load(&q->hold) == CPU_HELD);
+    q->held_to = q->head;
+    q->ask = ask;
+    q->ask_ctx = ctx;
+    atomic_store(&q->hold, CPU_ASK);
+}
+
+bool cpu_hold_went(struct device *d)
+{
+    uint32_t went = CPU_WENT;
+    return atomic_compare_exchange_strong(&d->queue.hold, &went, CPU_FREE);
+}
+
+/* Nobody is asked any more: what was before it has been waited for, or nobody was told whom to ask. */
+void cpu_hold_end(struct device *d, bool run)
+{
+    struct cpu_queue *q = &d->queue;
+    assert(atomic_load(&q->hold) == CPU_HELD || atomic_load(&q->completed) >= q->held_from);
+    assert(!d->packing.waiting);
+    if (!run)
+        q->head = q->held_from;
+    atomic_store(&q->hold, CPU_FREE);
+    publish(q);
+}
+
 void cpu_drain(struct device *d)
 {
+    assert(atomic_load(&d->queue.hold) == CPU_FREE);
     cpu_pack_flush(d);
     publish(&d->queue);
     wait_completed(&d->queue, d->queue.head);

@@ -1,8 +1,9 @@
 /* backend_ref/ref_device.c - the device of the reference backend: records, events, memory, weights.
  *
- * Owns:       the list of records not yet run (deferred mode), every prepared weight's values.
+ * Owns:       the list of records not yet run (deferred or held), every prepared weight's values.
  * Invariants: 1. A record's parameters are a copy; what they point at is the caller's.
- *             2. Immediate mode: a record runs when it is enqueued.  Deferred mode: all records run in order inside event_wait.
+ *             2. Immediate mode: a record runs when it is enqueued, a held one in hold_end.  Deferred mode: all records that are not held run
+ *                in order inside event_wait.
  *             3. The first failure is returned by the next event_wait and then forgotten.
  * Threads:    one. */
 #include "backend_ref/backend_ref.h"
@@ -26,8 +27,14 @@ struct record {
 struct device {
     struct device_head head;
     bool deferred;
-    struct record *records; /* [record_count], only in deferred mode */
+    struct record *records; /* [record_count], deferred or held */
     size_t record_count, record_cap;
+    bool held;
+    size_t held_from;        /* records from here on are held... */
+    uint64_t held_recorded;  /* ...and events past this one */
+    bool (*ask)(void *ctx);  /* whether they are to begin, in event_wait; NULL: nobody is asked */
+    void *ask_ctx;
+    bool went;
     uint64_t recorded, done; /* events */
     int failure;
 };
@@ -57,9 +64,13 @@ static void run_record(struct device *d, ref_run run, const void *op)
 
 static void run_all(struct device *d)
 {
-    for (size_t i = 0; i < d->record_count; i++)
+    size_t n = d->held ? d->held_from : d->record_count;
+    for (size_t i = 0; i < n; i++)
         run_record(d, d->records[i].run, d->records[i].op);
-    d->record_count = 0;
+    d->record_count -= n;
+    d->held_from = 0;
+    if (n && d->record_count)
+        memmove(d->records, d->records + n, d->record_count * sizeof *d->records);
 }
 
 /* The queue's room grows with the longest step: a device of its own would have it from the start. */
@@ -89,7 +100,7 @@ static int enqueue(struct device *d, ref_run run, const void *op, size_t op_byte
 {
     if (op_bytes > RECORD_BYTES)
         return ERR_INTERNAL;
-    if (!d->deferred) {
+    if (!d->deferred && !d->held) {
         run_record(d, run, op);
         return 0;
     }
@@ -215,9 +226,42 @@ static bool kv_format_supported(const struct device *d, const struct kv_layer *l
 static int event_record(struct device *d, uint64_t *out)
 {
     *out = ++d->recorded;
-    if (!d->deferred)
+    if (!d->deferred && !d->held)
         d->done = d->recorded;
     return 0;
+}
+
+static void hold(struct device *d)
+{
+    d->held = true;
+    d->held_from = d->record_count;
+    d->held_recorded = d->recorded;
+    d->ask = NULL;
+}
+
+static void hold_ask(struct device *d, bool (*ask)(void *ctx), void *ctx)
+{
+    d->ask = ask;
+    d->ask_ctx = ctx;
+}
+
+static bool hold_went(struct device *d)
+{
+    bool went = d->went;
+    d->went = false;
+    return went;
+}
+
+static void hold_end(struct device *d, bool run)
+{
+    d->held = false;
+    if (!run) {
+        d->record_count = d->held_from;
+        d->recorded = d->held_recorded;
+    } else if (!d->deferred) {
+        run_all(d);
+        d->done = d->recorded;
+    }
 }
 
 static int event_wait(struct device *d, uint64_t event, struct err *err)
@@ -225,9 +269,13 @@ static int event_wait(struct device *d, uint64_t event, struct err *err)
     if (event > d->recorded)
         return err_set(err, ERR_INTERNAL, "event %llu was never recorded", (unsigned long long)event);
     run_all(d);
-    d->done = d->recorded;
+    d->done = d->held ? d->held_recorded : d->recorded;
     int rc = d->failure;
     d->failure = 0;
+    if (d->held && d->ask && rc == 0 && event == d->held_recorded && d->ask(d->ask_ctx)) {
+        d->went = true;
+        hold_end(d, true);
+    }
     return rc ? err_set(err, rc, "reference backend: %s", err_text(rc)) : 0;
 }
 
@@ -264,6 +312,10 @@ const struct backend backend_ref = {
     .event_record = event_record,
     .event_wait = event_wait,
     .event_done = event_done,
+    .hold = hold,
+    .hold_ask = hold_ask,
+    .hold_went = hold_went,
+    .hold_end = hold_end,
 #define OP_FIELD(name) .name = op_##name##_enqueue,
     BACKEND_OPS(OP_FIELD, NO_OP)
 #undef OP_FIELD

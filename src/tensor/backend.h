@@ -85,6 +85,18 @@ struct backend {
     int (*event_wait)(struct device *d, uint64_t event, struct err *err);
     bool (*event_done)(struct device *d, uint64_t event);
     uint64_t (*progress)(struct device *d); /* any thread: grows with every op that ended; NULL: not known */
+    void (*flush)(struct device *d); /* what was enqueued may begin before the next event is recorded; NULL: it begins when it likes */
+
+    /* Work that may turn out not to be wanted: what is enqueued from hold on does not begin before it is let go, by hold_end(run) or by hold_ask;
+     * hold_end(not run) takes it back as if it had never been enqueued, its events included.  Nothing is held when hold is called, and no event
+     * recorded since is waited for while it is held.  ERR_LIMIT from an op: the device cannot hold so much.  NULL (all four): it cannot hold at all.
+     * hold_ask, when all of it is enqueued: `ask` is called once, on whichever thread ends what was enqueued before, before anybody who waits
+     * for that hears of it; true: what is held begins at once, with nobody woken in between.  Too late for that: it is never called.
+     * hold_went, after a wait for what was enqueued before: was it let go so?  Then nothing is held any more. */
+    void (*hold)(struct device *d);
+    void (*hold_ask)(struct device *d, bool (*ask)(void *ctx), void *ctx);
+    bool (*hold_went)(struct device *d);
+    void (*hold_end)(struct device *d, bool run);
 
 #define BACKEND_FIELD(name) int (*name)(struct device *d, const struct op_##name *op);
     BACKEND_OPS(BACKEND_FIELD, BACKEND_FIELD)

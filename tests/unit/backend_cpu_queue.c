@@ -211,9 +211,124 @@ static void reserve_grows(void **state)
     backend_cpu.device_close(d);
 }
 
+static void count_ops(struct device *d, uint64_t *cells, uint32_t from, uint32_t n)
+{
+    for (uint32_t i = from; i < from + n; i++) {
+        struct count_op op = {cells, i, (int)(i % 3)};
+        assert_int_equal(cpu_enqueue(d, count_run, &op, sizeof op), 0);
+    }
+}
+
+/* What is held does not begin, whatever is waited for; what is taken back never runs, and its places, and numbers of events, are used again. */
+static void held_records_run_or_never_were(void **state)
+{
+    (void)state;
+    struct device *d = open_threads(2);
+    uint64_t cells[32] = {0}, done = 0;
+    for (uint32_t round = 0; round < 300; round++) {
+        uint32_t n = 1 + round * 7 % 40;
+        bool run = round % 3 != 0;
+        count_ops(d, cells, (uint32_t)done, n);
+        uint64_t event = record(d);
+        backend_cpu.hold(d);
+        count_ops(d, cells, (uint32_t)done + n, n);
+        uint64_t second = record(d);
+        if (round % 2)
+            backend_cpu.flush(d);
+        wait(d, event);
+        assert_int_equal(cells[0], done + n);
+        assert_false(backend_cpu.event_done(d, second));
+        backend_cpu.hold_end(d, run);
+        if (run)
+            wait(d, second);
+        done += run ? 2 * n : n;
+        assert_int_equal(cells[16], done);
+        if (!run) {
+            wait(d, record(d));
+            assert_int_equal(cells[0], done);
+        }
+    }
+    backend_cpu.device_close(d);
+}
+
+struct asked {
+    uint64_t *cells, done; /* what must have run when it is asked */
+    bool answer, wrong;
+    uint32_t times;
+};
+
+static bool ask(void *ctx)
+{
+    struct asked *a = ctx;
+    a->times++;
+    a->wrong |= a->cells[0] != a->done || a->cells[16] != a->done;
+    return a->answer;
+}
+
+/* Whoever ends the work before it is asked, once, whether what is held begins; asked too late nobody answers, and the host says. */
+static void the_last_worker_lets_go(void **state)
+{
+    (void)state;
+    struct device *d = open_threads(2);
+    uint64_t cells[32] = {0};
+    uint32_t late = 0;
+    struct asked a = {.cells = cells};
+    for (uint32_t round = 0; round < 600; round++) {
+        uint32_t n = 1 + round * 7 % 40, more = round % 5 ? n : 1; /* fewer than it sleeps for too */
+        count_ops(d, cells, (uint32_t)a.done, n);
+        uint64_t event = record(d);
+        backend_cpu.hold(d);
+        count_ops(d, cells, (uint32_t)a.done + n, more);
+        uint64_t second = record(d);
+        a.done += n;
+        a.answer = round % 3 != 0;
+        a.times = 0;
+        backend_cpu.hold_ask(d, ask, &a);
+        wait(d, event);
+        bool went = backend_cpu.hold_went(d);
+        assert_true(a.times <= 1 && went == (a.times && a.answer));
+        late += !a.times;
+        if (!went)
+            backend_cpu.hold_end(d, a.answer);
+        assert_false(backend_cpu.hold_went(d));
+        a.done += a.answer ? more : 0;
+        wait(d, a.answer ? second : record(d));
+        assert_int_equal(cells[0], a.done);
+        assert_int_equal(cells[16], a.done);
+        assert_false(a.wrong);
+    }
+    print_message("nobody was asked %u times of 600\n", late);
+    backend_cpu.device_close(d);
+}
+
+/* A step of more records than there are places is refused while it is held, and taken back whole. */
+static void more_than_can_be_held_is_refused(void **state)
+{
+    (void)state;
+    struct device *d = open_threads(2);
+    uint64_t cells[32] = {0};
+    count_ops(d, cells, 0, 100);
+    backend_cpu.hold(d);
+    struct count_op op = {cells, 100, 0};
+    uint32_t n = 0;
+    int rc;
+    while ((rc = cpu_enqueue(d, count_run, &op, sizeof op)) == 0)
+        n++;
+    assert_int_equal(rc, ERR_LIMIT);
+    assert_true(n > 1000);
+    backend_cpu.hold_end(d, false);
+    count_ops(d, cells, 100, 5000);
+    wait(d, record(d));
+    assert_int_equal(cells[0], 5100);
+    backend_cpu.device_close(d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(held_records_run_or_never_were),
+        cmocka_unit_test(the_last_worker_lets_go),
+        cmocka_unit_test(more_than_can_be_held_is_refused),
         cmocka_unit_test(many_tiny_ops),
         cmocka_unit_test(several_devices),
         cmocka_unit_test(the_first_failure_is_reported_once),
