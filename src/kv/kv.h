@@ -87,6 +87,9 @@ uint32_t kv_rows_before(const struct kv_seq *s, uint32_t position, uint32_t rows
 /* Room for rows [covered, covered + count): pages taken, shared last page copied.  All or nothing: ERR_KV_FULL changes nothing.
  * Room never shrinks here, so a step in flight keeps its own. */
 int kv_extend(struct kv *kv, struct kv_seq *s, uint32_t count, struct err *err);
+/* Gives room past `room` positions back that kv_extend took for rows which then were not enqueued: everything is as before it. */
+void kv_shrink(struct kv *kv, struct kv_seq *s, uint32_t room);
+bool kv_seq_shared(const struct kv *kv, const struct kv_seq *s); /* others name the page of `covered` too: kv_extend would copy it */
 /* The step that wrote rows up to here was committed: `ids` are now covered.  Recurrent groups keep no block of a step's rows that end
  * more than the rewind slack before the room taken: a commit that ends in one is ERR_LIMIT and changes nothing.  At `start` the early
  * pages are encoded: enqueued, so an error of the device shows in the next event; the sequence is then of no use. */
@@ -104,6 +107,7 @@ uint32_t kv_seq_oldest(const struct kv_seq *s);     /* lowest position every gro
 /* Once a step, after its kv_extend calls and before its ops: what has changed of where pages lie is enqueued.  The step before the last one
  * must have ended: a copy on its way is never touched, whatever the host does meanwhile. */
 int kv_publish(struct kv *kv, struct err *err);
+void kv_publish_undo(struct kv *kv); /* what the last one enqueued will not run */
 
 /* An attention layer's shape: its view without pages. */
 struct kv_layer kv_layer_shape(const struct kv_layer_spec *spec);

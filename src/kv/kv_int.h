@@ -82,6 +82,7 @@ struct kv_group {
     unsigned char ***device; /* [chunk_count] ...the tables the device reads */
     unsigned char ***staging[KV_PUBLISH_TURNS]; /* [chunk_count][capacity] what is on its way there */
     uint32_t dirty_from, dirty_to; /* ids whose pointers the device has not got yet */
+    uint32_t sent_from, sent_to;   /* those of the last kv_publish */
 };
 
 struct kv_table {

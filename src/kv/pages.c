@@ -191,6 +191,8 @@ int kv_page_copy(struct kv *kv, uint32_t group, uint32_t from, uint32_t to, stru
 
 static int group_publish(struct kv *kv, struct kv_group *g, struct err *err)
 {
+    g->sent_from = g->dirty_from;
+    g->sent_to = g->dirty_to;
     if (g->dirty_from >= g->dirty_to) {
         return 0;
     }
@@ -216,6 +218,15 @@ int kv_publish(struct kv *kv, struct err *err)
         rc = group_publish(kv, &kv->groups[i], err);
     }
     return rc;
+}
+
+void kv_publish_undo(struct kv *kv)
+{
+    for (uint32_t i = 0; i < kv->layout.group_count; i++) {
+        struct kv_group *g = &kv->groups[i];
+        g->dirty_from = g->sent_from < g->dirty_from ? g->sent_from : g->dirty_from;
+        g->dirty_to = g->sent_to > g->dirty_to ? g->sent_to : g->dirty_to;
+    }
 }
 
 static int views_make(struct kv *kv, const struct kv_layer_spec *specs, struct err *err)

@@ -273,6 +273,32 @@ int kv_extend(struct kv *kv, struct kv_seq *s, uint32_t count, struct err *err)
     return rc;
 }
 
+void kv_shrink(struct kv *kv, struct kv_seq *s, uint32_t room)
+{
+    if (room >= s->room) {
+        return;
+    }
+    for (uint32_t g = 0; g < kv->layout.group_count; g++) {
+        struct kv_table *t = &s->tables[g];
+        if (kv_stage_is(t->group->stage, s->early)) {
+            table_cut(kv, g, t, kv_pages_for(t->group, room));
+        }
+    }
+    s->room = room;
+}
+
+bool kv_seq_shared(const struct kv *kv, const struct kv_seq *s)
+{
+    for (uint32_t g = 0; g < kv->layout.group_count; g++) {
+        const struct kv_table *t = &s->tables[g];
+        uint32_t at = s->covered / t->group->page;
+        if (kv_stage_is(t->group->stage, s->early) && at < t->len && kv->groups[g].refs[t->pages[at]] > 1) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Pages before it are no longer needed. */
 static uint32_t release_before(const struct kv *kv, const struct kv_seq *s, const struct kv_table *t)
 {
