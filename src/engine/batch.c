@@ -9,7 +9,7 @@
 int batch_open(struct engine *e, struct err *err)
 {
     uint32_t rows = e->cfg.rows_max;
-    for (uint32_t i = 0; i < e->cfg.steps_in_flight; i++) {
+    for (uint32_t i = 0; i < e->step_slots; i++) {
         struct step *s = &e->steps[i];
         s->items = mem_try_zero(rows, sizeof *s->items);
         s->spans = mem_try_zero(rows, sizeof *s->spans);
@@ -24,7 +24,7 @@ int batch_open(struct engine *e, struct err *err)
 
 int batch_want_logits(struct engine *e, struct err *err)
 {
-    for (uint32_t i = 0; i < e->cfg.steps_in_flight; i++) {
+    for (uint32_t i = 0; i < e->step_slots; i++) {
         struct step *s = &e->steps[i];
         if (!s->logits && !(s->logits = mem_try_array(STEP_LOGIT_ROWS, e->vocab * sizeof(float))))
             return err_nomem(err, "raw logits", STEP_LOGIT_ROWS * e->vocab * sizeof(float));
@@ -35,7 +35,7 @@ int batch_want_logits(struct engine *e, struct err *err)
 int batch_want_hidden(struct engine *e, struct err *err)
 {
     size_t row = model_info(e->model)->hidden * sizeof(float);
-    for (uint32_t i = 0; i < e->cfg.steps_in_flight; i++) {
+    for (uint32_t i = 0; i < e->step_slots; i++) {
         struct step *s = &e->steps[i];
         if (!s->hidden && !(s->hidden = mem_try_array(e->cfg.rows_max, row)))
             return err_nomem(err, "hidden rows", e->cfg.rows_max * row);

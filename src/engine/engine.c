@@ -4,7 +4,8 @@
  *                               no memory is asked for from here on (base/mem.h, mem_forbid_push)
  *
  * Consumers are woken, and figures published, after the next run, so that the device works meanwhile.
- * Up to steps_in_flight steps are between run and commit; with one, plan follows commit directly. */
+ * Up to steps_in_flight steps are between run and commit; with one, the next is planned and enqueued ahead and held (hold.c), and otherwise
+ * plan follows commit directly. */
 #include "base/log.h"
 #include "base/mem.h"
 #include "engine/engine_int.h"
@@ -44,7 +45,8 @@ static void publish_stats(struct engine *e)
     struct engine_stats s = {.waiting = e->waiting_count, .running = e->running_count, .cache = e->cache, .steps = e->step_total,
                              .rows = e->row_total, .preempted = e->preempted, .check_failures = e->check_failures,
                              .waiting_again = e->waiting_again, .cancelled = e->cancelled, .cancel_steps_max = e->cancel_steps_max,
-                             .failed_steps = e->failed_steps, .device_failed = e->device_failed};
+                             .failed_steps = e->failed_steps, .device_failed = e->device_failed, .held_went = e->held_went,
+                             .held_run = e->held_run, .held_dropped = e->held_dropped};
     memcpy(s.step_rows, e->step_rows, sizeof s.step_rows);
     for (uint32_t i = 0; i < e->running_count; i++)
         s.prefilling += e->running[i]->state == SEQ_PREFILL;
@@ -63,7 +65,7 @@ static void publish_stats(struct engine *e)
 static struct step *oldest_step(struct engine *e)
 {
     struct step *s = &e->steps[e->step_first];
-    e->step_first = (e->step_first + 1) % e->cfg.steps_in_flight;
+    e->step_first = (e->step_first + 1) % e->step_slots;
     e->step_pending--;
     e->step_total++;
     atomic_store(&e->steps_ended, e->step_total);
@@ -96,9 +98,11 @@ static void commit(struct engine *e)
     struct step *s = oldest_step(e);
     struct err err = {0};
     int rc = model_wait(e->model, s->event, &err);
+    hold_settle(e);
     note_end(e, rc);
     if (rc) {
         err_set(&err, rc, "%s", err_text(rc));
+        hold_drop(e);
         fail_all_in_flight(e, s, &err);
         return;
     }
@@ -146,10 +150,11 @@ static void check_state(struct engine *e)
         abort();
 }
 
-/* A step is planned and run when one more may be in flight, and the oldest committed when none more may be, or none could be. */
-static bool make_step(struct engine *e, struct step *s)
+/* A step is planned and run when one more may be in flight, and the oldest committed when none more may be, or none could be.  s: NULL when
+ * none is to be planned; ran: the one that was held runs. */
+static bool make_step(struct engine *e, struct step *s, bool ran)
 {
-    bool worked = false;
+    bool worked = ran;
     mem_forbid_push();
     if (s) {
         sched_plan(e, s);
@@ -157,7 +162,8 @@ static bool make_step(struct engine *e, struct step *s)
     }
     publish_stats(e); /* as of the last commit and with what the next step took: while the device works */
     ring_wake(e);
-    if (e->step_pending == e->cfg.steps_in_flight || (!worked && e->step_pending)) {
+    hold_make(e);
+    if (e->step_pending == e->cfg.steps_in_flight || (!worked && e->step_pending)) { /* with one, the next may be in flight afterwards */
         commit(e);
         worked = true;
     }
@@ -165,30 +171,45 @@ static bool make_step(struct engine *e, struct step *s)
     return worked;
 }
 
+/* What comes, who runs, and the step that follows; unless it began without that (hold.c).  *ran: the one that was held runs. */
+static struct step *next_step(struct engine *e, bool *ran)
+{
+    if (e->step_pending == e->cfg.steps_in_flight)
+        return NULL;
+    e->heard = atomic_load(&e->wake);
+    sched_take(e);
+    *ran = hold_run(e);
+    if (e->step_pending == e->cfg.steps_in_flight)
+        return NULL;
+    struct step *s = &e->steps[(e->step_first + e->step_pending) % e->step_slots];
+    sched_admit(e, s);
+    return s;
+}
+
 /* One turn; false when there was nothing to do. */
 static bool turn(struct engine *e)
 {
-    struct step *s = NULL;
-    engine_gate_enter(e->cfg.gate);
-    sched_take(e);
-    if (e->step_pending < e->cfg.steps_in_flight) {
-        s = &e->steps[(e->step_first + e->step_pending) % e->cfg.steps_in_flight];
-        sched_admit(e, s);
-    }
-    bool worked = make_step(e, s);
+    bool ran = false;
+    if (!e->gate_kept)
+        engine_gate_enter(e->cfg.gate);
+    struct step *s = next_step(e, &ran);
+    bool worked = make_step(e, s, ran);
     check_state(e);
     if (engine_gate_wanted(e->cfg.gate)) { /* the next run is another engine's */
+        hold_drop(e);
         publish_stats(e);
         ring_wake(e);
     }
-    engine_gate_leave(e->cfg.gate);
+    e->gate_kept = e->held || e->step_pending == e->cfg.steps_in_flight; /* its records are in the device's queue */
+    if (!e->gate_kept)
+        engine_gate_leave(e->cfg.gate);
     return worked;
 }
 
 static bool run_task(struct engine *e)
 {
     pthread_mutex_lock(&e->mutex);
-    struct engine_task *t = e->running_count || e->step_pending || e->waiting ? NULL : e->task;
+    struct engine_task *t = e->running_count || e->step_pending || e->held || e->waiting ? NULL : e->task;
     if (t)
         e->task = NULL;
     pthread_mutex_unlock(&e->mutex);
@@ -206,7 +227,7 @@ static bool run_task(struct engine *e)
 
 static bool finished(struct engine *e)
 {
-    if (!atomic_load(&e->closing) || e->running_count || e->waiting || e->step_pending)
+    if (!atomic_load(&e->closing) || e->running_count || e->waiting || e->step_pending || e->held)
         return false;
     pthread_mutex_lock(&e->mutex);
     bool none = e->submitted == NULL && e->task == NULL;
@@ -285,6 +306,8 @@ int engine_open(const struct engine_config *cfg, struct engine **out, struct err
     e->submitted_end = &e->submitted;
     e->model = cfg->model;
     e->vocab = model_info(e->model)->vocab;
+    e->holds = !cfg->hold_off && e->cfg.steps_in_flight == 1 && model_holds(e->model);
+    e->step_slots = e->cfg.steps_in_flight + e->holds;
     e->running = mem_try_array(e->cfg.running_max, sizeof *e->running);
     int rc = e->running ? 0 : err_nomem(err, "engine", e->cfg.running_max * sizeof *e->running);
     if (rc == 0)
@@ -316,8 +339,10 @@ void engine_close(struct engine *e)
     engine_wake(e);
     if (e->started)
         pthread_join(e->thread, NULL);
+    engine_gate_enter(e->cfg.gate); /* it waits for the queue, in which another engine may hold a step */
     draft_close_pool(e);
     kv_close(e->kv);
+    engine_gate_leave(e->cfg.gate);
     batch_close(e);
     mem_free(e->running);
     buf_free(&e->bytes);

@@ -43,6 +43,7 @@ struct engine_config {
     uint64_t state_bytes;         /* budget of sequence state */
     uint32_t rows_max;            /* rows of a step, as the model was opened with */
     uint32_t steps_in_flight;     /* 0 = 1; as many as the model was opened for */
+    bool hold_off;                /* with one step in flight: never prepare the next one while it runs (tests; backends that cannot hold never do) */
     uint32_t step_ms;             /* what a step with decoding sequences may take, prefill rows filling it; 0: twice what decoding alone takes */
     uint32_t running_max;         /* sequences with state at a time; 0 = 64, at most rows_max */
     uint32_t waiting_max;         /* beyond it submit answers ERR_BUSY; 0 = 4096 */
@@ -53,7 +54,7 @@ struct engine_config {
                                    * and then, and a failure aborts) */
     struct model *draft;          /* a smaller model of the same vocabulary that guesses, on the same device; borrowed; NULL */
     uint64_t draft_state_bytes;   /* budget of its state */
-    /* The bytes of an id in the text, for stop strings; called on the engine thread. */
+    /* The bytes of an id in the text, for stop strings; called on the engine thread or, while that sleeps, on one of the device's. */
     int (*id_bytes)(void *ctx, uint32_t id, struct buf *out);
     void *id_bytes_ctx;
 };
@@ -77,6 +78,7 @@ struct engine_stats {
     uint64_t cancelled;        /* sequences that ended because their request was cancelled... */
     uint64_t cancel_steps_max; /* ...and the most steps that ended between the one and the other */
     uint64_t failed_steps;
+    uint64_t held_went, held_run, held_dropped; /* steps held ready: begun without the engine's thread; by it; in vain */
     bool device_failed;        /* the last step failed by the device */
     uint64_t draft_live_bytes; /* of the draft model's state */
 };

@@ -1,7 +1,8 @@
 /* engine/engine_int.h - inside the engine only.
  *
  * Files: engine.c (open, thread, loop), request.c (request, ring of events), sched.c (plan: admission, rows, pages, pre-emption),
- *        clock.c (what rows cost), batch.c (run: a step's spans), resolve.c (commit: tokens, ends), cache.c (known prefixes),
+ *        clock.c (what rows cost), batch.c (run: a step's spans), hold.c (the next step, ahead), resolve.c (commit: tokens, ends),
+ *        cache.c (known prefixes),
  *        reveal.c (what a prompt's rows say), sampler.c (history counts), stop.c (stop strings), walk.c (which rows of a round count), propose.c (which proposal, how deep),
  *        proposer.c echo.c lookup.c draft.c (who guesses),
  *        constrain.c (what may come next).
@@ -14,6 +15,7 @@
 #include "engine/draft.h"
 #include "engine/engine.h"
 #include "engine/history.h"
+#include "engine/propose.h"
 #include "engine/proposer.h"
 #include "engine/reveal.h"
 #include "engine/walk.h"
@@ -181,12 +183,19 @@ struct engine {
     uint32_t head_reused;
     struct engine_cache_stats cache;
     struct step steps[STEPS_MAX];
+    uint32_t step_slots;        /* of them in use: those in flight, and one that is held */
     uint32_t step_first, step_pending; /* ring of steps in flight */
+    bool holds;                 /* steps may be held (hold.c) */
+    struct step *held;          /* the one behind the one in flight... */
+    const struct step *held_behind; /* ...which is this; NULL, and not set: none is */
+    uint32_t heard;             /* `wake` when sched_take last looked */
+    bool gate_kept;             /* from one turn to the next */
     struct sched_clock clock;
     struct draft_pool *draft;   /* NULL: no draft model */
     struct buf bytes;           /* of one id */
     bool bytes_ready;           /* it has room for the longest */
-    uint64_t step_total, row_total, preempted, state_peak, turns, check_failures, cancelled, cancel_steps_max, failed_steps;
+    uint64_t step_total, row_total, preempted, state_peak, turns, check_failures, cancelled, cancel_steps_max, failed_steps,
+             held_went, held_run, held_dropped;
     uint64_t step_rows[ENGINE_STEP_BUCKETS]; /* as in engine_stats; so is device_failed */
 };
 
@@ -198,6 +207,11 @@ void engine_drain(struct engine *e); /* waits for all that was enqueued */
 void sched_take(struct engine *e);                  /* submissions and cancels */
 void sched_admit(struct engine *e, struct step *s); /* empties the step; who runs from here on has all it may need */
 void sched_plan(struct engine *e, struct step *s);  /* fills it */
+void sched_empty(struct step *s);
+bool sched_admits(struct engine *e);                /* would sched_admit change who runs? */
+bool sched_goes_on(struct engine *e, struct seq *s); /* by one plain row: nothing but its id depends on what the step in flight chooses */
+bool sched_place_next(struct engine *e, struct step *step, struct seq *s); /* that row, into a step that is held; false: no room */
+void sched_count(struct engine *e, const struct step *s); /* it runs: figures, and the turn of prompt rows */
 uint32_t seq_reach(const struct seq *s);            /* positions it may come to */
 void sched_queue(struct engine *e, struct seq *s);  /* into waiting, by age */
 uint32_t sched_tokens_room(struct seq *s, uint32_t wanted); /* how many of `wanted` tokens its consumer has room for */
@@ -206,23 +220,6 @@ void sched_queue_followers(struct engine *e, struct engine_request *r);
 void seq_finish(struct engine *e, struct seq *s, enum engine_finish finish, int stop, const struct err *err);
 void seq_fail(struct engine *e, struct seq *s, const struct err *err);
 
-/* constrain.c */
-int constrain_open(struct seq *s, struct err *err);
-void constrain_close(struct seq *s);
-uint32_t constrain_drafts(const struct seq *s, const uint32_t *ids, uint32_t count); /* how many of them it would take */
-void constrain_rows(const struct seq *s, const struct step_item *it, struct sample_row *rows); /* each row's mask, drafts before it taken */
-int64_t constrain_forced(const struct seq *s); /* the only id that can be chosen next; -1: a row must say */
-
-/* propose.c */
-int propose_open(struct seq *s, uint32_t positions, struct err *err);
-void propose_close(struct seq *s);
-void propose_observe(struct seq *s); /* after tokens were chosen */
-/* Whose guess the sequence takes for a round of at most `room` drafts, and how many of them, into s->round; a draft model's are still to be
- * made.  rows, sequences: of the step without that round. */
-void propose_round(struct engine *e, struct seq *s, uint32_t rows, uint32_t sequences, uint32_t room);
-void propose_settle(struct engine *e, struct seq *s, const struct proposal *p, uint32_t accepted, uint32_t looked);
-void propose_earn(struct engine *e, struct seq *s, const struct step *step); /* it decoded in that */
-
 /* batch.c */
 int batch_open(struct engine *e, struct err *err);
 int batch_want_logits(struct engine *e, struct err *err); /* somebody will score */
@@ -230,7 +227,14 @@ int batch_want_hidden(struct engine *e, struct err *err); /* somebody will pool 
 void batch_close(struct engine *e);
 int batch_run(struct engine *e, struct step *s, struct err *err);
 
+/* hold.c */
+void hold_make(struct engine *e);   /* while the step in flight runs: the next one is held, if it can be known */
+void hold_settle(struct engine *e); /* after the wait for the step in flight: the one that was held may be in flight now */
+bool hold_run(struct engine *e);    /* after commit and sched_take: it runs, if it is what would be planned now; else it is dropped */
+void hold_drop(struct engine *e);   /* nothing of it is left; no step held: nothing */
+
 /* resolve.c */
+bool resolve_is_end(const struct engine_request *r, uint32_t id);
 void resolve_step(struct engine *e, struct step *s);
 void resolve_failed(struct engine *e, struct step *s, const struct err *err);
 

@@ -22,6 +22,8 @@ struct stop_match {
 int stop_open(struct stop_match *m, const struct stop_set *set); /* all the memory it will need */
 /* Takes the next bytes.  *which = the string that ends first (the longest of those), or -1. */
 int stop_feed(struct stop_match *m, const struct stop_set *set, struct str bytes, int *which);
+/* Would a string end in these bytes?  Nothing is taken.  Also true when that cannot be said without taking them. */
+bool stop_would(struct stop_match *m, const struct stop_set *set, struct str bytes);
 
 /* ---- sampler.c: what sample_rows needs to know of a sequence's history ---- */
 

@@ -13,7 +13,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static bool is_end(const struct engine_request *r, uint32_t id)
+bool resolve_is_end(const struct engine_request *r, uint32_t id)
 {
     return r->end_count && bsearch(&id, r->end_ids, r->end_count, sizeof id, by_value);
 }
@@ -83,7 +83,7 @@ static void take_token(struct engine *e, struct seq *s, struct walk *w, const st
 {
     struct engine_request *r = s->request;
     struct constraint *c = s->constraint;
-    bool over = is_end(r, sample->id), complete = false;
+    bool over = resolve_is_end(r, sample->id), complete = false;
     if (sample->id == UINT32_MAX || (c && !over && !c->ops->advance(c, sample->id))) {
         err_set(&end->err, ERR_ARGUMENT, "token %u of the answer: no id is allowed (bias, minimum, mask), or no logit is a number",
                 s->generated + 1);

@@ -389,10 +389,24 @@ static int prepare(struct engine *e, struct seq *s, struct err *err)
     return rc == 0 && r->stops.count ? want_bytes(e, err) : rc;
 }
 
+/* Who is to get state now, or is to be looked up for it; NULL: nobody. */
+static struct seq *admission(struct engine *e)
+{
+    return e->waiting && e->running_count < e->cfg.running_max ? choose_head(e) : NULL;
+}
+
+bool sched_admits(struct engine *e)
+{
+    for (uint32_t i = 0; e->cfg.preempt_at && i < e->running_count; i++)
+        if (preempt_due(e->running[i]))
+            return true;
+    return admission(e) != NULL;
+}
+
 static void admit(struct engine *e, struct step *step)
 {
     struct seq *s, *stalled;
-    while (e->waiting && e->running_count < e->cfg.running_max && (s = choose_head(e))) {
+    while ((s = admission(e))) {
         struct err err = {0};
         struct kv_prefix_hit hit;
         if (prepare(e, s, &err) || cache_take(e, s, &hit, &err)) {
@@ -589,6 +603,21 @@ static bool place_ahead(struct engine *e, struct step *step, struct seq *s)
     return true;
 }
 
+bool sched_goes_on(struct engine *e, struct seq *s)
+{
+    const struct engine_request *r = s->request;
+    return may_run(s) && s->samples == 1 && !rows_left(s) && !r->scoring && !r->propose && !s->sampler.counts && !s->constraint &&
+           s->generated + 1 < r->limit && !kv_seq_early(s->kv) && !kv_seq_shared(e->kv, s->kv) && sched_tokens_room(s, 1);
+}
+
+bool sched_place_next(struct engine *e, struct step *step, struct seq *s)
+{
+    if (kv_extend(e->kv, s->kv, s->in_flight + 1, NULL))
+        return false;
+    put_item(step, s, 1, NULL, true);
+    return true;
+}
+
 /* where a walk over `running` is */
 struct by_age {
     uint64_t from;
@@ -660,11 +689,30 @@ static uint32_t step_bucket(uint32_t rows)
     return i;
 }
 
-void sched_admit(struct engine *e, struct step *step)
+void sched_empty(struct step *step)
 {
     step->item_count = step->row_count = step->out_count = step->logit_count = step->decode_count = 0;
+}
+
+void sched_admit(struct engine *e, struct step *step)
+{
+    sched_empty(step);
     preempt_asked(e, step);
     admit(e, step);
+}
+
+/* How many rows of prompts may stand beside those that decode. */
+static uint32_t prompt_rows(struct engine *e, const struct step *step)
+{
+    return clock_rows(&e->clock, e->cfg.rows_max - step->row_count, step->decode_count != 0, e->running_count + e->waiting_count > 1,
+                      e->cfg.step_ms);
+}
+
+static void count_rows(struct engine *e, const struct step *step)
+{
+    e->row_total += step->row_count;
+    if (step->row_count)
+        e->step_rows[step_bucket(step->row_count)]++;
 }
 
 void sched_plan(struct engine *e, struct step *step)
@@ -682,13 +730,17 @@ void sched_plan(struct engine *e, struct step *step)
     }
     step->decode_rows = step->row_count;
     if (step->row_count < e->cfg.rows_max) /* ids that were forced may have filled it */
-        place_prefill(e, step, clock_rows(&e->clock, e->cfg.rows_max - step->row_count, step->decode_count != 0,
-                                          e->running_count + e->waiting_count > 1, e->cfg.step_ms));
+        place_prefill(e, step, prompt_rows(e, step));
     for (uint32_t i = 0; i < step->item_count; i++)
         step->items[i].seq->placed = 0, request_ref(step->items[i].seq->request);
-    e->row_total += step->row_count;
-    if (step->row_count)
-        e->step_rows[step_bucket(step->row_count)]++;
+    count_rows(e, step);
+}
+
+void sched_count(struct engine *e, const struct step *step)
+{
+    if (step->row_count < e->cfg.rows_max)
+        prompt_rows(e, step);
+    count_rows(e, step);
 }
 
 void sched_learn(struct engine *e, const struct step *step, int64_t now_ns)

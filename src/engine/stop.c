@@ -41,3 +41,17 @@ int stop_feed(struct stop_match *m, const struct stop_set *set, struct str bytes
     }
     return m->tail.failed;
 }
+
+bool stop_would(struct stop_match *m, const struct stop_set *set, struct str bytes)
+{
+    size_t old = m->tail.n;
+    bool found = bytes.n > set->longest;
+    if (set->count == 0)
+        return false;
+    if (!found)
+        buf_str(&m->tail, bytes);
+    for (size_t end = old + 1; end <= m->tail.n && !found; end++)
+        found = match_at(set, str_n(m->tail.p, end)) >= 0;
+    m->tail.n = old;
+    return found || m->tail.failed;
+}

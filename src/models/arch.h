@@ -163,12 +163,12 @@ struct step {
     struct tensor extra[MODEL_EXTRA];               /* hparams.extra */
     /* host */
     struct step_staging staging[MODEL_STEPS_IN_FLIGHT];
-    uint32_t staging_turn;
+    uint32_t staging_turn, held_turn;               /* held_turn: as it was before the step that is held */
     uint32_t *host_ids, *host_positions, *host_out_rows, *host_tables; /* of the step being enqueued: of one staging */
     struct kv_span *host_spans;
     struct sample_row *host_samples;
     /* of the step being enqueued */
-    uint32_t rows, out_count, span_count, tables_used;
+    uint32_t rows, out_count, span_count, tables_used, held; /* held: 1, its ids are not known yet */
     uint32_t early_count;                           /* spans of sequences before kv_start */
     struct kv *kv;
 };

@@ -218,7 +218,9 @@ static int bind_weight(struct model *m, const struct bind *b, uint32_t layer, bo
         unsigned use = embed ? WEIGHT_EMBED | (tied ? WEIGHT_LINEAR : 0u) : WEIGHT_LINEAR;
         use |= stays_away(m, b, layer, &bound.src) ? WEIGHT_AWAY : 0u;
         rc = weight_put(m, b, layer, &bound, plan_only, use, err);
-        rc = rc != 0 ? err_prefix(err, "tensor '%s'", bound.name) : 0;
+        if (rc != 0) {
+            err_prefix(err, "tensor '%s'", bound.name);
+        }
     }
     bound_free(&bound);
     return rc != 0 || m->unsettled_bytes < SETTLE_BYTES ? rc : weights_settle(m, true, err);

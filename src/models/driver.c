@@ -1,14 +1,15 @@
 /* models/driver.c - one step: spans packed into rows, the layers, the head over wanted rows, results.
  *
  * Owns:       the step's buffers, allocated once for rows_max rows; a step takes no heap.
- * Invariants: 1. As many steps are in flight as the model was opened for; each has a staging of its own, planned with the rest.
+ * Invariants: 1. As many steps are in flight as the model was opened for; each has a staging of its own, planned with the rest, and so has
+ *                one that is held.
  *             2. Every row's inputs are its id, its position and its sequence's pages; nothing of another row.
  *             3. Logits exist for one tile of logit_rows_max rows only. */
 #include "models/arch.h"
 
 #include "base/mem.h"
 
-enum { STEP_ALIGN = 64, FLOAT_ALIGN = 16 };
+enum { STEP_ALIGN = 64, FLOAT_ALIGN = 16, FLUSH_LAYERS = 4 };
 
 /* ---- buffers ---- */
 
@@ -142,6 +143,16 @@ static size_t tables_count(const struct model *m, const struct step *s)
     return (size_t)group_count(m) * s->tables_cap;
 }
 
+bool model_holds(const struct model *m)
+{
+    return model_steps_in_flight(m) == 1 && device_backend(m->device)->hold != NULL;
+}
+
+static uint32_t stagings(const struct model *m)
+{
+    return model_steps_in_flight(m) + model_holds(m);
+}
+
 /* The host's side of one step in flight: what staging_open takes. */
 static uint64_t staging_bytes(const struct model *m, const struct step *s)
 {
@@ -157,7 +168,7 @@ uint64_t step_plan_bytes(const struct model *m)
     struct device_reserve r;
     step_sizes(&s, m);
     step_reserve_sizes(m, &r);
-    return step_layout(&s, m, &w) + model_steps_in_flight(m) * staging_bytes(m, &s) + device_backend(m->device)->reserve_plan(m->device, &r);
+    return step_layout(&s, m, &w) + stagings(m) * staging_bytes(m, &s) + device_backend(m->device)->reserve_plan(m->device, &r);
 }
 
 void step_reserve_sizes(const struct model *m, struct device_reserve *out)
@@ -198,12 +209,12 @@ static int staging_open(struct step_staging *g, uint32_t rows, size_t spans, siz
     return 0;
 }
 
-/* The staging of the step before the last in-flight one is free: its event was waited for. */
+/* The staging of the step before the last one in flight or held is free: its event was waited for. */
 static void staging_take(struct model *m)
 {
     struct step *s = &m->step;
     const struct step_staging *g = &s->staging[s->staging_turn];
-    s->staging_turn = (s->staging_turn + 1) % model_steps_in_flight(m);
+    s->staging_turn = (s->staging_turn + 1) % stagings(m);
     s->host_ids = g->ids;
     s->host_positions = g->positions;
     s->host_out_rows = g->out_rows;
@@ -237,7 +248,7 @@ int step_open(struct model *m, struct err *err)
     s->memory_bytes = bytes;
     w = (struct step_walk){.base = s->memory};
     step_layout(s, m, &w);
-    for (uint32_t i = 0; i < model_steps_in_flight(m) && rc == 0; i++) {
+    for (uint32_t i = 0; i < stagings(m) && rc == 0; i++) {
         rc = staging_open(&s->staging[i], s->rows_max, spans_cap(m), tables_count(m, s), err);
     }
     return rc;
@@ -281,9 +292,21 @@ static int span_check(const struct model *m, const struct span *sp, uint32_t ind
     if (sp->slot != NULL && sp->row_count != 1) {
         return err_set(err, ERR_ARGUMENT, "span %u: %u rows: a slot stands for one", index, sp->row_count);
     }
-    for (uint32_t r = 0; sp->slot == NULL && r < sp->row_count; r++) {
-        if (sp->ids[r] >= m->hp.vocab) {
-            return err_set(err, ERR_ARGUMENT, "span %u: id %u: the vocabulary has %u", index, sp->ids[r], m->hp.vocab);
+    return 0;
+}
+
+/* The ids the host knows, in the order of the step's rows. */
+static int ids_fill(struct model *m, const struct span *spans, uint32_t span_count, struct err *err)
+{
+    uint32_t *to = m->step.host_ids;
+    for (uint32_t i = 0; i < span_count; i++) {
+        const struct span *sp = &spans[i];
+        for (uint32_t r = 0; r < sp->row_count; r++) {
+            uint32_t id = sp->slot != NULL ? 0 : sp->ids[r];
+            if (id >= m->hp.vocab) {
+                return err_set(err, ERR_ARGUMENT, "span %u: id %u: the vocabulary has %u", i, id, m->hp.vocab);
+            }
+            *to++ = id;
         }
     }
     return 0;
@@ -349,7 +372,6 @@ static int step_fill(struct model *m, struct kv *kv, const struct span *spans, u
         }
         s->host_spans[i] = (struct kv_span){s->rows, sp->row_count, sp->position, tables_put(s, spans, i)};
         for (uint32_t r = 0; r < sp->row_count; r++) {
-            s->host_ids[s->rows] = sp->slot != NULL ? 0 : sp->ids[r];
             s->host_positions[s->rows] = sp->position + r;
             if (r >= sp->out_first) {
                 uint32_t out = r - sp->out_first;
@@ -362,7 +384,7 @@ static int step_fill(struct model *m, struct kv *kv, const struct span *spans, u
     if (m->opt.kv_start != 0) {
         spans_part(s, spans);
     }
-    return 0;
+    return s->held ? 0 : ids_fill(m, spans, span_count, err);
 }
 
 static int copy_in(struct model *m, void *dst, const void *src, size_t bytes, struct err *err)
@@ -550,6 +572,22 @@ static int step_head(struct model *m, const struct span *spans, struct sample_re
     return rc;
 }
 
+/* The device begins while the rest is enqueued; a layer is work enough for it to stay behind. */
+static int step_layers(struct model *m, struct err *err)
+{
+    const struct backend *be = device_backend(m->device);
+    int rc = 0;
+    for (uint32_t l = 0; l < m->hp.layers && rc == 0; l++) {
+        rc = m->arch->layer(m, l, err);
+        if (rc != 0) {
+            err_prefix(err, "layer %u", l);
+        } else if (be->flush != NULL && l % FLUSH_LAYERS == 0) {
+            be->flush(m->device);
+        }
+    }
+    return rc;
+}
+
 int model_forward(struct model *m, struct kv *kv, const struct span *spans, uint32_t span_count, struct sample_result *results,
                   uint64_t *event, struct err *err)
 {
@@ -569,9 +607,8 @@ int model_forward(struct model *m, struct kv *kv, const struct span *spans, uint
     if (rc == 0 && m->arch->begin != NULL) {
         rc = m->arch->begin(m, err);
     }
-    for (uint32_t l = 0; l < m->hp.layers && rc == 0; l++) {
-        rc = m->arch->layer(m, l, err);
-        rc = rc != 0 ? err_prefix(err, "layer %u", l) : 0;
+    if (rc == 0) {
+        rc = step_layers(m, err);
     }
     if (rc == 0 && m->arch->end != NULL) {
         rc = m->arch->end(m, err);
@@ -589,4 +626,44 @@ int model_forward(struct model *m, struct kv *kv, const struct span *spans, uint
 int model_wait(struct model *m, uint64_t event, struct err *err)
 {
     return device_backend(m->device)->event_wait(m->device, event, err);
+}
+
+/* ---- a step that is held ---- */
+
+void model_hold(struct model *m)
+{
+    m->step.held = 1;
+    m->step.held_turn = m->step.staging_turn;
+    device_backend(m->device)->hold(m->device);
+}
+
+void model_hold_ask(struct model *m, bool (*ask)(void *ctx), void *ctx)
+{
+    device_backend(m->device)->hold_ask(m->device, ask, ctx);
+}
+
+bool model_hold_went(struct model *m)
+{
+    bool went = m->step.held != 0 && device_backend(m->device)->hold_went(m->device);
+    m->step.held = went ? 0 : m->step.held;
+    return went;
+}
+
+int model_hold_ids(struct model *m, const struct span *spans, uint32_t span_count, struct err *err)
+{
+    return ids_fill(m, spans, span_count, err);
+}
+
+void model_hold_run(struct model *m)
+{
+    m->step.held = 0;
+    device_backend(m->device)->hold_end(m->device, true);
+}
+
+void model_hold_drop(struct model *m, struct kv *kv)
+{
+    m->step.held = 0;
+    m->step.staging_turn = m->step.held_turn;
+    device_backend(m->device)->hold_end(m->device, false);
+    kv_publish_undo(kv);
 }

@@ -115,6 +115,23 @@ int model_forward(struct model *m, struct kv *kv, const struct span *spans, uint
                   uint64_t *event, struct err *err);
 int model_wait(struct model *m, uint64_t event, struct err *err);
 
+/* A step that waits to be wanted: enqueued while the one before it runs, begun when it is known to be the one that follows.
+ *
+ *     model_hold -> model_forward -> model_hold_ask -> (ask: true)     it begins when the step before ends: model_hold_went says so after model_wait
+ *          |              |                +---------> model_hold_run  it begins now, as if it had been enqueued now
+ *          +--------------+----------------+---------> model_hold_drop nothing of it is left (room that kv_extend took for it is the caller's)
+ *
+ * From model_hold on nothing but that step is enqueued on the device.  The ids of its spans are read by model_hold_ids, from `ask` or before
+ * model_hold_run, so they may be chosen meanwhile; spans name no slots.  One step at a time, and only with one in flight.  `ask` is called on a
+ * thread of the device while the engine's thread waits (backend.h, hold_ask). */
+bool model_holds(const struct model *m); /* its device can, and it was opened for one step in flight */
+void model_hold(struct model *m);
+void model_hold_ask(struct model *m, bool (*ask)(void *ctx), void *ctx);
+bool model_hold_went(struct model *m);
+int model_hold_ids(struct model *m, const struct span *spans, uint32_t span_count, struct err *err);
+void model_hold_run(struct model *m);
+void model_hold_drop(struct model *m, struct kv *kv);
+
 /* The default sampling: what the model's own files name, else temperature 0 (safetensors) or 0.8 with top_p 0.95 (GGUF).  `out`
  * is always filled; false when the files name nothing. */
 bool model_default_sampling(const struct model *m, struct sample_params *out);

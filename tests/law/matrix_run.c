@@ -103,7 +103,7 @@ static int open_machine(const struct matrix *x, struct machine *m, const struct 
         uint64_t bytes = model_info(m->model)->vocab > 4000 ? 4ull * STATE_BYTES : STATE_BYTES; /* a real model: its positions are larger */
         struct engine_config cfg = {.model = m->model, .device = m->device, .rows_max = ROWS_MAX, .steps_in_flight = w->steps,
                                     .state_bytes = bytes, .draft = m->draft, .draft_state_bytes = bytes, .id_bytes = id_bytes,
-                                    .preempt_at = m->preempting ? 7 : 0};
+                                    .preempt_at = m->preempting ? 7 : 0, .hold_off = m == &x->plain};
         rc = engine_open(&cfg, &m->engine, err);
     }
     return rc;

@@ -16,13 +16,16 @@ enum { SEQUENCES = 32, TOKENS = 200, STEPS_MAX = 4 * TOKENS };
 static int64_t took[STEPS_MAX], slept[STEPS_MAX], asked[STEPS_MAX];
 static uint32_t calls, steps;
 
-/* Called on the engine's thread for each token: every SEQUENCES-th call is a step on. */
+/* Called on the engine's thread for each token: every SEQUENCES-th call is a step on.  Workers look too whether a text would end. */
 static int id_bytes(void *ctx, uint32_t id, struct buf *out)
 {
     struct rusage use;
+    static pthread_t engine_thread;
     (void)ctx;
     (void)id;
-    if (calls++ % SEQUENCES == 0 && steps < STEPS_MAX && getrusage(RUSAGE_THREAD, &use) == 0) {
+    if (calls == 0)
+        engine_thread = pthread_self();
+    if (pthread_equal(engine_thread, pthread_self()) && calls++ % SEQUENCES == 0 && steps < STEPS_MAX && getrusage(RUSAGE_THREAD, &use) == 0) {
         slept[steps] = use.ru_nvcsw;
         asked[steps] = mem_request_count();
         took[steps++] = thread_cpu_ns();
