@@ -1,14 +1,18 @@
 /* bench/step.c - where a decode step's time goes: per kind of record, at barriers, outside kernels.
  *
- * Usage: bench_step MODEL [-t threads] [-n sequences] [-d depth] [-p rows] [-r steps] [-k format] [-b backend] [-w spin us] [-e]
- * Every step is one row of each sequence, greedy; with -p a whole prompt of so many rows, each time from the beginning.  Times are
+ * Usage: bench_step MODEL [-t threads] [-n sequences] [-d depth] [-p rows] [-r steps] [-k format] [-b backend] [-w spin us] [-e [-h]]
+ * Every step is one row of each sequence, greedy; with -p a whole prompt of so many rows, each time from the beginning.  Times of records are
  * worker 0's; "host" is what enqueuing takes on the calling thread, "outside" all of a step's wall time in which worker 0 ran no
- * record, less what reading the clock at every record takes.  -e: through the engine, whose requests are polled by this thread; "outside"
- * is then what the whole loop costs: plan, commit, events.  -b cuda: no records; what of a step the host works, which is all of it in which the
- * loop does not wait for the device. */
+ * record, less what reading the clock at every record takes.
+ * "Between kernels", by step, is what a step loses outside its kernels: from when the last worker has left the last kernel of one step to when the
+ * first one begins the first kernel of the next (copies and marks are no kernels): committing, planning, waking up, bringing inputs in.
+ * -e: through the engine, whose requests are polled by this thread; what its thread works is counted too, by step: where every CPU has a worker,
+ * that is taken from kernels.  -h: the engine holds no step ready.  -b cuda: no records; what of a step the host works, which is all of it in which
+ * the loop does not wait for the device. */
 #include "../tests/model_run.h"
 #include "engine/engine.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +25,7 @@ enum { SEQUENCES_MAX = 256, ROWS_MAX = 512 };
 struct options {
     const char *path, *kv, *backend;
     uint32_t threads, sequences, depth, prompt, steps, spin_us;
-    bool engine;
+    bool engine, hold_off;
 };
 
 static struct kv_seq *seqs[SEQUENCES_MAX];
@@ -113,15 +117,14 @@ static double clock_us(void)
     return (double)(thread_now_ns() - begin) * 1e-3 / READS;
 }
 
-/* Returns what reading the clock takes of a step, us. */
-static double print(const struct cpu_profile *p, const struct options *o, int64_t wall, int64_t host)
+static void print(const struct cpu_profile *p, const struct options *o, int64_t wall, int64_t host)
 {
     double per = 1e-3 / o->steps;
     int64_t run = 0, wait = 0;
     uint64_t records = 0;
     if (strcmp(o->backend, "cpu") != 0) {
         printf("step %.1f us: waits for the device %.1f, host works %.1f\n", (double)wall * per, (double)waited_ns * per, (double)(wall - waited_ns) * per);
-        return 0;
+        return;
     }
     printf("%-20s %8s %10s %8s %10s\n", "record", "a step", "us run", "% step", "us wait");
     for (uint32_t i = 0; i < p->count; i++) {
@@ -135,7 +138,6 @@ static double print(const struct cpu_profile *p, const struct options *o, int64_
     double clocks = clock_us() * (double)records / o->steps;
     printf("step %.1f us: records %.1f, barriers %.1f, clocks %.1f, outside %.1f (host enqueues %.1f)\n", (double)wall * per, (double)run * per,
            (double)wait * per, clocks, (double)(wall - run - wait) * per - clocks, (double)host * per);
-    return clocks;
 }
 
 static void profile_begin(struct run *r, const struct options *o, struct cpu_profile *profile)
@@ -168,23 +170,23 @@ static int64_t prompts(struct run *r, const struct options *o)
 
 enum { STEPS_MAX = 4096 };
 
-/* what worker 0 had idled, and the engine's thread worked, when each step was committed */
+/* what the engine's thread had worked when each step was committed; before the first one all ids are asked for */
 struct steps {
-    const struct cpu_profile *profile;
-    int64_t idle[STEPS_MAX], worked[STEPS_MAX];
+    int64_t worked[STEPS_MAX]; /* the last ones */
     uint32_t count;
 };
 
-/* Bytes of an id, for a stop string nothing matches: called on the engine's thread at each commit, when the workers rest. */
+/* Bytes of an id, for a stop string nothing matches: called on the engine's thread at each commit, for the last sequence; by workers too, who
+ * look whether it would. */
 static int on_token(void *ctx, uint32_t id, struct buf *out)
 {
+    static pthread_t engine_thread;
     struct steps *t = ctx;
-    int64_t idle = t->profile->idle_ns;
     (void)id;
-    if (t->count < STEPS_MAX && (t->count == 0 || t->idle[t->count - 1] != idle)) { /* all ids are asked for once before the first step */
-        t->idle[t->count] = idle;
-        t->worked[t->count++] = thread_cpu_ns();
-    }
+    if (t->count == 0)
+        engine_thread = pthread_self();
+    if (pthread_equal(engine_thread, pthread_self()))
+        t->worked[t->count++ % STEPS_MAX] = thread_cpu_ns();
     buf_char(out, 'x');
     return out->failed;
 }
@@ -196,22 +198,28 @@ static int by_value(const void *a, const void *b)
 }
 
 /* Of n steps: the middle is what a quiet machine has, whatever else took the CPU in some of them. */
-static void print_spread(const char *what, int64_t *at, uint32_t n, double less_us)
+static void print_spread(const char *what, int64_t *at, uint32_t n)
 {
-    for (uint32_t i = 0; i + 1 < n; i++)
-        at[i] = at[i + 1] - at[i];
-    qsort(at, --n, sizeof *at, by_value);
-    printf("%s, by step: least %.1f us, a quarter below %.1f, half below %.1f\n", what, (double)at[0] * 1e-3 - less_us,
-           (double)at[n / 4] * 1e-3 - less_us, (double)at[n / 2] * 1e-3 - less_us);
-}
-
-static void print_steps(struct steps *t, uint32_t n, double clocks)
-{
-    n = n < t->count ? n : t->count;
     if (n < 4)
         return;
-    print_spread("outside", t->idle + (t->count - n), n, clocks);
-    print_spread("engine's thread works", t->worked + (t->count - n), n, 0);
+    qsort(at, n, sizeof *at, by_value);
+    printf("%s, by step: least %.1f us, a quarter below %.1f, half below %.1f, three quarters below %.1f\n", what, (double)at[0] * 1e-3,
+           (double)at[n / 4] * 1e-3, (double)at[n / 2] * 1e-3, (double)at[3 * n / 4] * 1e-3);
+}
+
+/* The last n steps, past the beginning. */
+static void print_steps(const struct cpu_profile *p, const struct steps *t, uint32_t n)
+{
+    int64_t at[STEPS_MAX];
+    uint32_t gaps = n < p->gap_count ? n : p->gap_count, works = n < t->count ? n : t->count - (t->count != 0);
+    gaps = gaps < STEPS_MAX ? gaps : STEPS_MAX;
+    works = works < STEPS_MAX ? works : STEPS_MAX - 1;
+    for (uint32_t i = 0; i < gaps; i++)
+        at[i] = p->gaps[(p->gap_count - 1 - i) % CPU_PROFILE_GAPS];
+    print_spread("between kernels", at, gaps);
+    for (uint32_t i = 0; i < works; i++)
+        at[i] = t->worked[(t->count - 1 - i) % STEPS_MAX] - t->worked[(t->count - 2 - i) % STEPS_MAX];
+    print_spread("engine's thread works", at, works);
 }
 
 static struct engine_request *submit(struct engine *e, uint32_t i, uint32_t tokens, bool last)
@@ -233,7 +241,7 @@ static void run_engine(struct run *r, const struct options *o)
 {
     static struct engine_request *q[SEQUENCES_MAX];
     static struct cpu_profile profile;
-    static struct steps times = {.profile = &profile};
+    static struct steps times;
     struct engine_gate gate; /* held while they are submitted: they begin together */
     struct engine *e = NULL;
     struct err err = {0};
@@ -241,7 +249,7 @@ static void run_engine(struct run *r, const struct options *o)
     uint32_t done = 0;
     engine_gate_init(&gate);
     struct engine_config cfg = {.model = r->model, .device = r->device, .gate = &gate, .state_bytes = (uint64_t)2 << 30, .rows_max = ROWS_MAX,
-                                .running_max = SEQUENCES_MAX, .id_bytes = on_token, .id_bytes_ctx = &times};
+                                .running_max = SEQUENCES_MAX, .hold_off = o->hold_off, .id_bytes = on_token, .id_bytes_ctx = &times};
     must(engine_open(&cfg, &e, &err), &err);
     engine_gate_enter(&gate);
     for (uint32_t i = 0; i < o->sequences; i++)
@@ -267,14 +275,17 @@ static void run_engine(struct run *r, const struct options *o)
     profile_end(r, o);
     struct options steps = *o;
     steps.steps = (uint32_t)stats.steps;
-    print_steps(&times, o->steps - o->steps / 8, print(&profile, &steps, wall, 0));
+    print(&profile, &steps, wall, 0);
+    print_steps(&profile, &times, o->steps - o->steps / 8);
+    printf("steps held ready: %llu begun by workers, %llu by the engine's thread, %llu in vain; %.1f tokens/s\n", (unsigned long long)stats.held_went,
+           (unsigned long long)stats.held_run, (unsigned long long)stats.held_dropped, (double)o->sequences * o->steps / ((double)wall * 1e-9));
     engine_gate_free(&gate);
 }
 
 static bool parse(int argc, char **argv, struct options *o)
 {
-    for (int c; (c = getopt(argc, argv, "t:n:d:p:r:k:b:w:e")) != -1;) {
-        uint32_t v = c == '?' || c == 'e' || c == 'k' || c == 'b' ? 0 : (uint32_t)strtoul(optarg, NULL, 10);
+    for (int c; (c = getopt(argc, argv, "t:n:d:p:r:k:b:w:eh")) != -1;) {
+        uint32_t v = c == '?' || c == 'e' || c == 'h' || c == 'k' || c == 'b' ? 0 : (uint32_t)strtoul(optarg, NULL, 10);
         if (c == 't')
             o->threads = v;
         else if (c == 'n')
@@ -293,6 +304,8 @@ static bool parse(int argc, char **argv, struct options *o)
             o->backend = optarg;
         else if (c == 'e')
             o->engine = true;
+        else if (c == 'h')
+            o->hold_off = true;
         else
             return false;
     }
@@ -306,7 +319,7 @@ int main(int argc, char **argv)
     struct options o = {.kv = "f16", .backend = "cpu", .sequences = 1, .depth = 32, .steps = 64};
     if (!parse(argc, argv, &o)) {
         fprintf(stderr, "usage: bench_step MODEL [-t threads] [-n sequences, at most %d] [-d depth] [-p rows] [-r steps] [-k format] [-b cpu|cuda] "
-                "[-w spin us] [-e]\n", SEQUENCES_MAX);
+                "[-w spin us] [-e [-h]]\n", SEQUENCES_MAX);
         return 1;
     }
     struct err err = {0};
@@ -332,6 +345,7 @@ int main(int argc, char **argv)
     int64_t wall = thread_now_ns() - begin;
     profile_end(&r, &o);
     print(&profile, &o, wall, host);
+    print_steps(&profile, &(struct steps){0}, o.steps);
     for (uint32_t i = 0; i < o.sequences; i++)
         kv_seq_free(r.kv, seqs[i]);
     run_close(&r);
