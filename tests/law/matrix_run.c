@@ -187,7 +187,8 @@ static struct engine_request *submit(struct machine *m, const struct engine_requ
     return r;
 }
 
-static void finish(struct machine *m, struct engine_request *r, uint32_t n, struct answer *out)
+/* Returns how many positions of the prompt were known. */
+static uint32_t finish(struct machine *m, struct engine_request *r, uint32_t n, struct answer *out)
 {
     struct answer dropped;
     struct answer *a = out ? out : &dropped;
@@ -221,7 +222,9 @@ static void finish(struct machine *m, struct engine_request *r, uint32_t n, stru
         a->embedding[0] = h.lo;
         a->embedding[1] = h.hi;
     }
+    uint32_t known = engine_request_outcome(r, 0)->cached_count;
     engine_request_release(r);
+    return known;
 }
 
 static void run_to_end(struct machine *m, const struct engine_request_config *c, const uint32_t *ids, uint32_t n, struct answer *out)
@@ -233,23 +236,61 @@ static void run_to_end(struct machine *m, const struct engine_request_config *c,
 
 /* ---- what stands before and beside ---- */
 
-/* The state the cell wants to find: what earlier requests left. */
-static void warm(struct machine *m, enum cache_word cache, const uint32_t *prompt, uint32_t vocab)
+static int nothing(void *ctx, struct kv *kv, struct err *err)
 {
+    (void)ctx, (void)kv, (void)err;
+    return 0;
+}
+
+/* What other cells left is not there: a cell finds what it asks for, no more. */
+static void forget(struct machine *m)
+{
+    struct err err = {0};
+    if (engine_exclusive(m->engine, nothing, NULL, &err))
+        printf("forget: %s\n", err.text);
+}
+
+/* To the end, with a boundary: layers that forget can be gone on with there. */
+static void leave(struct machine *m, const uint32_t *ids, uint32_t n, uint32_t boundary)
+{
+    struct err err = {0};
+    struct engine_request *r = NULL;
     struct engine_request_config c = request_config(&sampling_words[0], 1);
-    uint32_t ids[IDS_MAX];
-    memcpy(ids, prompt, PROMPT * sizeof *ids);
     c.max_tokens = 8;
-    if (cache == CACHE_HIT)
-        run_to_end(m, &c, ids, PROMPT, NULL);
-    if (cache == CACHE_PARTIAL) {
+    if (engine_request_new(m->engine, &c, &r, &err) || engine_request_boundaries(r, &boundary, 1, &err) || engine_submit(r, ids, n, &err)) {
+        printf("submit: %s\n", err.text);
+        engine_request_release(r);
+        return;
+    }
+    finish(m, r, 1, NULL);
+}
+
+/* The state the cell wants to find: what an earlier request left.  Returns how much of the prompt is known then. */
+static uint32_t warm(struct machine *m, enum cache_word cache, const uint32_t *prompt, uint32_t vocab)
+{
+    uint32_t ids[IDS_MAX];
+    forget(m);
+    memcpy(ids, prompt, PROMPT * sizeof *ids);
+    switch (cache) {
+    case CACHE_HIT:
+        leave(m, ids, PROMPT, 1);
+        return PROMPT - 1;
+    case CACHE_PARTIAL:
         prompt_make(ids + PROMPT / 2, PROMPT / 2, vocab, 77);
-        run_to_end(m, &c, ids, PROMPT, NULL);
-    }
-    if (cache == CACHE_REWIND) { /* a longer text went on from it and is given up */
+        ids[PROMPT / 2] = (prompt[PROMPT / 2] + 1) % vocab;
+        leave(m, ids, PROMPT, PROMPT / 2);
+        return PROMPT / 2;
+    case CACHE_REWIND: /* a longer text went on from it and is given up */
         prompt_make(ids + PROMPT - 1, 60, vocab, 78);
-        run_to_end(m, &c, ids, PROMPT + 59, NULL);
+        ids[PROMPT - 1] = (prompt[PROMPT - 1] + 1) % vocab;
+        leave(m, ids, PROMPT + 59, PROMPT - 1);
+        return PROMPT - 1;
+    case CACHE_COLD:
+    case CACHE_PREEMPT:
+    case CACHE_WORDS:
+        break;
     }
+    return 0;
 }
 
 static uint32_t neighbours(struct machine *m, const struct cell *cell, uint32_t vocab, struct engine_request **out, uint32_t *choices)
@@ -270,7 +311,8 @@ static uint32_t neighbours(struct machine *m, const struct cell *cell, uint32_t 
     return count;
 }
 
-static void run_request(struct machine *m, const struct cell *cell, bool plain, struct answer *out)
+/* False: it found another state than the cell asks for. */
+static bool run_request(struct machine *m, const struct cell *cell, bool plain, struct answer *out)
 {
     const struct propose_word *p = &propose_words[cell->word[AXIS_PROPOSE]];
     struct engine_request_config c = request_config(&sampling_words[cell->word[AXIS_SAMPLING]], 42);
@@ -282,9 +324,9 @@ static void run_request(struct machine *m, const struct cell *cell, bool plain, 
     c.no_reuse = plain || cache == CACHE_COLD;
     if (plain) {
         run_to_end(m, &c, prompt, PROMPT, out);
-        return;
+        return true;
     }
-    warm(m, cache, prompt, vocab);
+    uint32_t known = warm(m, cache, prompt, vocab), found = 0;
     c.chunk_max = cell->word[AXIS_CUT] == 1 ? 1 + (cell->word[AXIS_SAMPLING] * 7 + cell->word[AXIS_MODEL] * 5 + cell->word[AXIS_KV]) % 37 : 0;
     c.propose = p->propose;
     c.propose_depth = p->depth;
@@ -292,11 +334,15 @@ static void run_request(struct machine *m, const struct cell *cell, bool plain, 
     memset(out, 0, sizeof *out);
     mine = submit(m, &c, prompt, PROMPT);
     if (mine)
-        finish(m, mine, c.n, out);
+        found = finish(m, mine, c.n, out);
     for (uint32_t i = 0; i < count; i++)
         engine_request_cancel(others[i]);
     for (uint32_t i = 0; i < count; i++)
         finish(m, others[i], choices[i], NULL);
+    known = c.pool == ENGINE_POOL_MEAN ? 0 : known; /* all its rows are wanted */
+    if (found != known)
+        printf("%u positions were known, expected %u\n", found, known);
+    return found == known;
 }
 
 /* ---- cells ---- */
@@ -374,8 +420,12 @@ enum verdict matrix_run(struct matrix *x, const struct cell *cell)
     if (v != CELL_GOOD)
         return v;
     engine_stats(x->cells.engine, &before);
-    run_request(&x->cells, cell, false, &got);
+    bool as_asked = run_request(&x->cells, cell, false, &got);
     engine_stats(x->cells.engine, &after);
+    if (!as_asked) {
+        tell(x, cell, "another state than asked for");
+        return CELL_WRONG;
+    }
     if (memcmp(&got, plain, sizeof got) != 0) {
         tell(x, cell, "MISMATCH");
         return CELL_WRONG;
