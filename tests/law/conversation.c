@@ -4,7 +4,8 @@
  *
  * Twenty turns of random user ids and greedy answers, each prompt the whole text so far with the turn's start as its boundary.  Rows computed
  * are at most the new ids and the last one of the answer before, which was never fed; ids, log-probabilities and the best log-probabilities of the answer are compared with those of the same
- * prompt where nothing is known.  Then the last turn is edited: it costs itself, whatever kind of state the model keeps.
+ * prompt where nothing is known.  Then the last prompt again: one row.  Then the text is left 1, w - 1, w and w + 1 positions before its end (w: the
+ * models' window): a page more than is new.  Then the last turn is edited: it costs itself, whatever kind of state the model keeps.
  * Prints `N cells, N wrong`. */
 #include "base/file.h"
 #include "base/mem.h"
@@ -17,13 +18,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TURNS = 20, ANSWER = 6, USER_MAX = 11, TEXT_MAX = TURNS * (USER_MAX + ANSWER), TOP = 20, ROWS_MAX = 64, CONTEXT = 512, PATHS_MAX = 256 };
+enum { TURNS = 20, ANSWER = 6, USER_MAX = 11, WINDOW = 16, TEXT_MAX = TURNS * (USER_MAX + ANSWER), TOP = 20, ROWS_MAX = 64, CONTEXT = 512, PATHS_MAX = 256 };
 
 struct talk {
     struct device *device;
     struct model *model;
     struct engine *engine;
-    uint32_t vocab, cells, wrong, rows_most, rows_edited; /* rows beyond the new ids */
+    uint32_t vocab, cells, wrong, rows_most, rows_rewound, rows_edited; /* rows beyond the new ids */
     const char *name;
 };
 
@@ -120,39 +121,78 @@ static void cell(struct talk *t, bool good, const char *what, uint32_t turn, uin
         printf("WRONG %s: turn %u: %s (%u, at most %u)\n", t->name, turn, what, got, most);
 }
 
-/* One turn on top of `from` known positions, as it is and cold. */
-static int turn(struct talk *t, uint32_t *text, uint32_t from, uint32_t fresh, uint32_t number, struct answer *a, uint32_t *beyond, struct err *err)
+/* A prompt as it is and cold: the same answer, of at most `most` computed rows. */
+static int beside_cold(struct talk *t, const uint32_t *ids, uint32_t n, uint32_t boundary, uint32_t number, uint32_t most, struct answer *a,
+                       uint32_t *rows, struct err *err)
 {
     struct answer cold;
-    uint32_t rows = 0, all = 0;
-    int rc = ask(t, text, from + fresh, from, false, a, &rows, err);
-    rc = rc ? rc : ask(t, text, from + fresh, from, true, &cold, &all, err);
+    uint32_t all = 0;
+    int rc = ask(t, ids, n, boundary, false, a, rows, err);
+    rc = rc ? rc : ask(t, ids, n, boundary, true, &cold, &all, err);
     if (rc)
         return rc;
-    uint32_t more = from && rows > fresh ? rows - fresh : 0;
-    *beyond = more > *beyond ? more : *beyond;
-    cell(t, !from || rows <= fresh + (number < TURNS), "more rows than are new", number, rows, fresh + (number < TURNS));
-    cell(t, all == from + fresh, "a cold run that was not", number, all, from + fresh);
+    cell(t, *rows <= most, "more rows than are new", number, *rows, most);
+    cell(t, all == n, "a cold run that was not", number, all, n);
     cell(t, a->count == ANSWER && memcmp(a, &cold, sizeof cold) == 0, "another answer than cold", number, a->count, ANSWER);
     return 0;
+}
+
+/* One turn on top of `from` known positions. */
+static int turn(struct talk *t, uint32_t *text, uint32_t from, uint32_t fresh, uint32_t number, struct answer *a, uint32_t *beyond, struct err *err)
+{
+    uint32_t rows = 0;
+    int rc = beside_cold(t, text, from + fresh, from, number, from ? fresh + (number < TURNS) : fresh, a, &rows, err);
+    uint32_t more = from && rows > fresh ? rows - fresh : 0;
+    *beyond = more > *beyond ? more : *beyond;
+    return rc;
+}
+
+/* The last prompt again: one row, the same answer. */
+static int again(struct talk *t, const uint32_t *text, uint32_t n, uint32_t boundary, const struct answer *first, struct err *err)
+{
+    struct answer a;
+    uint32_t rows = 0;
+    int rc = beside_cold(t, text, n, boundary, TURNS, 1, &a, &rows, err);
+    if (rc == 0)
+        cell(t, memcmp(&a, first, sizeof a) == 0, "another answer than before", TURNS, a.count, ANSWER);
+    return rc;
+}
+
+/* The text is left at no boundary, so far before the end of what is known: by one, and by the reference models' window and one more or less. */
+static int rewinds(struct talk *t, const uint32_t *text, uint32_t known, struct err *err)
+{
+    static const uint32_t back[] = {1, WINDOW - 1, WINDOW, WINDOW + 1};
+    struct answer a;
+    int rc = 0;
+    for (uint32_t b = 0; b < sizeof back / sizeof *back && rc == 0; b++) {
+        uint32_t ids[TEXT_MAX + USER_MAX], rows = 0, at = known - back[b];
+        memcpy(ids, text, at * sizeof *ids);
+        user_ids(t, TURNS + 1 + b, ids + at, USER_MAX);
+        ids[at] = (text[at] + 1) % t->vocab;
+        rc = beside_cold(t, ids, at + USER_MAX, 0, TURNS + 1 + b, USER_MAX + KV_PAGE, &a, &rows, err);
+        uint32_t more = rows > USER_MAX ? rows - USER_MAX : 0;
+        t->rows_rewound = more > t->rows_rewound ? more : t->rows_rewound;
+    }
+    return rc;
 }
 
 static int conversation(struct talk *t, struct err *err)
 {
     uint32_t text[TEXT_MAX + USER_MAX], n = 0, start = 0;
     struct answer a;
-    for (uint32_t i = 0; i < TURNS; i++) {
+    int rc = 0;
+    for (uint32_t i = 0; i < TURNS && rc == 0; i++) {
         uint32_t fresh = 5 + i % (USER_MAX - 4);
         start = n;
         user_ids(t, i, text + n, fresh);
-        int rc = turn(t, text, n, fresh, i, &a, &t->rows_most, err);
-        if (rc)
-            return rc;
+        rc = turn(t, text, n, fresh, i, &a, &t->rows_most, err);
         memcpy(text + n + fresh, a.ids, sizeof a.ids);
         n += fresh + ANSWER;
     }
+    rc = rc ? rc : again(t, text, n - ANSWER, start, &a, err);
+    rc = rc ? rc : rewinds(t, text, n - 1, err); /* the last token was never fed */
     user_ids(t, TURNS, text + start, USER_MAX); /* the last turn, edited */
-    return turn(t, text, start, USER_MAX, TURNS, &a, &t->rows_edited, err);
+    return rc ? rc : turn(t, text, start, USER_MAX, TURNS, &a, &t->rows_edited, err);
 }
 
 static void run_model(const char *path, uint32_t *cells, uint32_t *wrong)
@@ -166,8 +206,8 @@ static void run_model(const char *path, uint32_t *cells, uint32_t *wrong)
     if (rc)
         printf("WRONG %s: %s\n", t.name, err.text);
     else
-        printf("%-4s %-16s rows beyond the new ones: %u a turn at most, %u of the edited one\n", t.wrong ? "FAIL" : "ok", t.name, t.rows_most,
-               t.rows_edited);
+        printf("%-4s %-16s rows beyond the new ones: %u a turn at most, %u after a rewind, %u of the edited turn\n", t.wrong ? "FAIL" : "ok", t.name,
+               t.rows_most, t.rows_rewound, t.rows_edited);
     *cells += t.cells + (rc != 0);
     *wrong += t.wrong + (rc != 0);
 }
