@@ -94,8 +94,8 @@ static int step_beside(struct run *r, struct kv_seq *seq, const uint32_t *ids, u
 /* Run refused rows and take them back; or go on in a fork and drop the old sequence. */
 static int disturb(struct run *r, enum cut cut, struct kv_seq **seq, uint64_t *s, struct err *err)
 {
-    static const uint32_t sizes[] = {1, 2, 5, 16, 31, 32, 33, 64};
-    uint32_t wrong[64], vocab = model_info(r->model)->vocab, at = kv_seq_covered(*seq), n = sizes[next(s, 8)];
+    static const uint32_t sizes[] = {1, 2, 5, 15, 16, 17, 31, 32, 33, 64};
+    uint32_t wrong[64], vocab = model_info(r->model)->vocab, at = kv_seq_covered(*seq), n = sizes[next(s, sizeof sizes / sizeof *sizes)];
     if (cut == CUT_FORK) {
         struct kv_seq *fork = NULL;
         int rc = kv_seq_fork(r->kv, *seq, at, &fork, err);
@@ -114,11 +114,11 @@ static int disturb(struct run *r, enum cut cut, struct kv_seq **seq, uint64_t *s
     return rc != 0 ? rc : kv_rewind(r->kv, *seq, at, err);
 }
 
-/* Take committed rows back, as many as a block, a page, or one more or less, or as the state allows. */
+/* Take committed rows back: one, as many as the reference models' window (16), a page or a block, one more or less, or as the state allows. */
 static int go_back(struct run *r, struct kv_seq *seq, uint64_t *s, struct err *err)
 {
-    static const uint32_t sizes[] = {1, 2, 31, 32, 33, 63, 64, 65};
-    uint32_t covered = kv_seq_covered(seq), oldest = kv_seq_oldest(seq), n = sizes[next(s, 8)];
+    static const uint32_t sizes[] = {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65};
+    uint32_t covered = kv_seq_covered(seq), oldest = kv_seq_oldest(seq), n = sizes[next(s, sizeof sizes / sizeof *sizes)];
     uint32_t to = covered > n ? covered - n : 1;
     if (to < oldest) {
         if (kv_rewind(r->kv, seq, to, err) != ERR_LIMIT) {
