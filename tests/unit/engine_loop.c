@@ -341,6 +341,32 @@ static void preemption_changes_nothing(void **state)
     assert_true(stats.kv.live_bytes <= stats.kv.total_bytes);
 }
 
+/* Twice the memory there is: whoever is pre-empted computes its state anew, in steps past those it takes plainly; the oldest never does. */
+static void the_oldest_is_never_preempted(void **state)
+{
+    enum { REQUESTS = 6, ANSWER = 150 };
+    uint32_t prompt[60], again = 0;
+    static struct rig_result r;
+    struct engine_request *q[REQUESTS];
+    (void)state;
+    rig_reopen(&(struct engine_config){.state_bytes = 2u << 20, .retain_none = true});
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        struct engine_request_config c = noisy_config(ANSWER, i);
+        rig_prompt(20 + i, prompt, 60);
+        q[i] = rig_submit(&rig, &c, prompt, 60);
+    }
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        rig_finish(q[i], 1, &r);
+        assert_int_equal(r.outcome.finish, ENGINE_LENGTH);
+        assert_int_equal(r.count, ANSWER);
+        assert_true(r.outcome.speculation.forwards >= ANSWER - 1);
+        assert_true(i || r.outcome.speculation.forwards == ANSWER - 1);
+        again += r.outcome.speculation.forwards > ANSWER - 1;
+    }
+    print_message("%u of %d computed rows again\n", again, REQUESTS);
+    assert_true(again > 0);
+}
+
 static void closing_ends_everything(void **state)
 {
     uint32_t prompt[40];
@@ -460,6 +486,7 @@ int main(void)
         RIG_TEST(a_full_ring_holds_only_its_own_back),
         RIG_TEST(cancel_in_every_state),
         RIG_TEST(preemption_changes_nothing),
+        RIG_TEST(the_oldest_is_never_preempted),
         RIG_TEST(closing_ends_everything),
         RIG_TEST(scores_do_not_depend_on_chunks),
         RIG_TEST(each_step_in_flight_is_planned),
