@@ -109,6 +109,51 @@ static void a_failed_step_leaves_nothing_to_reuse(void **state)
     assert_int_equal(r.outcome.cached_count, 0);
 }
 
+/* A draft model's forward fails, when it is enqueued or while it runs: that sequence guesses no more, and goes on as it would plainly. */
+static void a_draft_that_fails_only_stops_guessing(void **state)
+{
+    static struct rig_result plain, r;
+    struct model *draft;
+    struct err err = {0};
+    struct model_options opt = {.rows_max = 32, .k_format = KV_F16, .v_format = KV_F16};
+    uint32_t prompt[60], lived = 0, failed = 0;
+    (void)state;
+    if (model_open(rig.dir, rig.device, &opt, &draft, &err))
+        fail_msg("draft: %s", err.text);
+    rig_reopen(&(struct engine_config){.draft = draft, .draft_state_bytes = 16u << 20});
+    rig_prompt(90, prompt, 60);
+    struct engine_request_config c = rig_request(12, 0.7f, 3);
+    rig_run(&rig, &c, prompt, 60, &plain);
+    c.propose = ENGINE_PROPOSE_DRAFT;
+    c.propose_depth = 3;
+    for (int how = 0; how < 2; how++) {
+        _Atomic int64_t *left = how ? &ops_left : &waits_left;
+        for (int64_t after = 0;; after += how ? 11 : 1) {
+            *left = after;
+            rig_run(&rig, &c, prompt, 60, &r);
+            bool hit = *left < 0;
+            *left = -1;
+            if (!hit) /* it ended before so many calls */
+                break;
+            if (r.outcome.finish == ENGINE_ERROR) {
+                assert_int_equal(r.outcome.err.code, ERR_DEVICE);
+                failed++;
+            } else {
+                rig_assert_same(&plain, &r);
+                lived++;
+            }
+            rig_run(&rig, &c, prompt, 60, &r); /* what is known of both now serves the same bytes */
+            rig_assert_same(&plain, &r);
+            assert_int_equal(r.outcome.speculation.drafted, r.outcome.speculation.accepted);
+        }
+    }
+    print_message("%u times the draft failed, %u times the model\n", lived, failed);
+    assert_true(lived > 3 && failed > 3);
+    engine_close(rig.engine);
+    rig.engine = NULL;
+    model_close(draft);
+}
+
 /* What health is told by. */
 static void a_failed_and_a_standing_device_are_told(void **state)
 {
@@ -147,6 +192,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_failed_and_a_standing_device_are_told, setup, rig_teardown),
         cmocka_unit_test_setup_teardown(only_the_sequences_in_a_failed_step_fail, setup, rig_teardown),
         cmocka_unit_test_setup_teardown(a_failed_step_leaves_nothing_to_reuse, setup, rig_teardown),
+        cmocka_unit_test_setup_teardown(a_draft_that_fails_only_stops_guessing, setup, rig_teardown),
     };
     return rig_run_group(tests);
 }

@@ -112,7 +112,7 @@ static void drafts_without_room_are_silent(void **state)
 /* The next prompt that begins as an ended one finds the draft's state as it finds the target's. */
 static void the_next_turn_finds_the_drafts_state(void **state)
 {
-    static struct rig_result first, warm, cold;
+    static struct rig_result first, warm, cold, begun;
     uint32_t prompt[200];
     (void)state;
     rig_reopen(&(struct engine_config){.draft = same, .draft_state_bytes = 16u << 20});
@@ -127,6 +127,12 @@ static void the_next_turn_finds_the_drafts_state(void **state)
     rig_run(&rig, &c, prompt, 120, &warm);
     assert_int_equal(warm.outcome.speculation.drafted, warm.outcome.speculation.accepted);
     assert_true(warm.outcome.speculation.rounds >= 9);
+    c.tenant = STR("other"); /* nothing is known there: the draft reads the prompt in steps of rows_max, and guesses nothing meanwhile */
+    rig_run(&rig, &c, prompt, 120, &begun);
+    print_message("%u forwards, where the draft had to read the prompt %u\n", warm.outcome.speculation.forwards, begun.outcome.speculation.forwards);
+    assert_int_equal(begun.outcome.cached_count, 0);
+    assert_true(warm.outcome.speculation.forwards + 1 < begun.outcome.speculation.forwards);
+    c.tenant = (struct str){0};
     c.no_reuse = true;
     c.propose = 0;
     rig_run(&rig, &c, prompt, 120, &cold);
