@@ -97,6 +97,8 @@ static void proposals_change_nothing(void **state)
                     rejected += sp->rejected;
                     copied += sp->fill.injected;
                     check_figures(&again[k]);
+                    assert_true(who[i] != ENGINE_PROPOSE_ECHO || sp->rounds + sp->drafted == 0); /* copies are forwards, no drafts */
+                    assert_true(who[i] != ENGINE_PROPOSE_LOOKUP || sp->fill.events + sp->fill.injected == 0);
                 }
             }
         }

@@ -89,5 +89,7 @@ int main(void)
         cmocka_unit_test(clients_do_not_disturb_each_other),
         cmocka_unit_test(state_is_consistent_afterwards),
     };
-    return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
+    int rc = cmocka_run_group_tests(tests, rig_setup, rig_teardown);
+    rig_steps = 2;
+    return rc + cmocka_run_group_tests(tests, rig_setup, rig_teardown);
 }
