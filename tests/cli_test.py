@@ -347,6 +347,25 @@ def test_kv_formats(tmp_path):
         assert name in run("kvcheck", LLAMA, "--formats", "q8," + name, status=2).stderr.decode()
 
 
+def test_a_draft_of_other_tokens_is_refused(tmp_path):
+    ask = ("generate", LLAMA, "--ids", IDS, "--max-tokens", 12, "--ignore-eos", "--temperature", 0, "--json")
+    plain = json.loads(run(*ask).stdout)
+    guessed = json.loads(run(*ask, "--draft", LLAMA, "--propose", "draft", "--propose-depth", 3).stdout)
+    assert guessed["ids"] == plain["ids"] and guessed["speculation"]["accepted"] == guessed["speculation"]["drafted"] > 0
+    other = tmp_path / "other"
+    shutil.copytree(LLAMA, other)
+    data = json.loads((other / "tokenizer.json").read_text())
+    vocab = data["model"]["vocab"]
+    a, b = list(vocab)[-2:]
+    vocab[a], vocab[b] = vocab[b], vocab[a]
+    (other / "tokenizer.json").write_text(json.dumps(data))
+    one_line(run(*ask, "--draft", other, status=1), "draft", f"token {vocab[b]} is")
+    data["model"]["merges"] = data["model"]["merges"][:-2]  # two tokens less
+    del vocab[a], vocab[b]
+    (other / "tokenizer.json").write_text(json.dumps(data))
+    one_line(run(*ask, "--draft", other, status=1), "its tokenizer has", f"the model's {VOCAB}")
+
+
 def test_kv_start():
     ask = ("generate", LLAMA, "--ids", IDS, "--max-tokens", 12, "--ignore-eos", "--temperature", 0, "--top-logprobs", 2, "--json")
     plain, small = (json.loads(run(*ask, "--kv", kv).stdout) for kv in ("f16", "q8"))
@@ -385,6 +404,66 @@ def test_kvcheck(tmp_path):
     assert done.returncode != 0 and "0.500" in done.stderr.decode() and "1.5" in done.stderr.decode()
     run(*generate, "q4h", "--kv-force")
     run(*generate, "q8")
+
+
+def kvcheck_kept(tmp_path, *args):
+    """Figures of a short check in a store of the test's own: the program's output, and the file that keeps them."""
+    text = tmp_path / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog, and nobody minds. " * 40)
+    store = tmp_path / "store"
+    done = run("kvcheck", LLAMA, "--store", store, "--file", text, "--tokens", 256, *args)
+    (kept,) = (store / "kvcheck").iterdir()
+    return done, kept
+
+
+def test_kvcheck_prints_what_it_keeps(tmp_path):
+    done, kept = kvcheck_kept(tmp_path, "--formats", "f16,k8v4,tq3")
+    data = json.loads(kept.read_text())
+    first, head, reference, *rows = done.stdout.decode().splitlines()
+    assert first == f"256 tokens, {data['needles']} needles; against f32 state"
+    assert re.split(r"\s{2,}", head) == ["format", "bytes/pos", "mse K", "mse V", "mean KL", "p99 KL", "top-1", "needles", "tokens/s"]
+    assert reference.split()[:2] == ["f32:f32", f"{data['reference']['bytes_per_position']:g}"] and len(reference.split()) == 4
+    assert [row.split()[0] for row in rows] == [e["format"] for e in data["formats"]] == ["f16:f16", "k8v4", "tq3:tq3"]
+    for row, e in zip(rows, data["formats"]):
+        wanted = [e[key] for key in ("bytes_per_position", "mse_k", "mse_v", "kl_mean", "kl_p99", "top1", "needles", "tokens_per_s")]
+        assert [float(word) for word in row.split()[1:]] == pytest.approx(wanted, rel=6e-3, abs=6e-5)
+        assert e["kl_mean"] > 0 and e["kl_p99"] > 0 and 0 <= e["top1"] <= 1 and e["tokens_per_s"] > 0
+
+
+def test_kept_figures_judge_a_format(tmp_path):
+    _, kept = kvcheck_kept(tmp_path, "--formats", "q8,k8v4")
+    data = json.loads(kept.read_text())
+    bare = ("generate", "--ids", "1,2,3", "--max-tokens", 2, "--verbose", "--store", tmp_path / "store", "--kv")
+
+    def opened(kv, *args, model=LLAMA, status=0):
+        return run(bare[0], model, *bare[1:], kv, *args, status=status).stderr.decode()
+
+    for top1, kl, good in [(0.8, 0.3, True), (0.799, 0, False), (1, 0.301, False), (1, 0, True)]:
+        for entry in data["formats"]:
+            entry["top1"], entry["kl_mean"] = (top1, kl) if entry["format"] == "k8v4" else (1, 0)
+        kept.write_text(json.dumps(data))
+        said = opened("k8v4", status=0 if good else 1)
+        assert ("collapses" in said and f"{top1:.3f}" in said and f"{kl:.3g}" in said) != good, said
+        assert "collapse" not in opened("q8") and "not measured" not in opened("q8")
+        forced = opened("k8v4", "--kv-force")
+        assert ("forced" in forced and f"{top1:.3f}" in forced and f"{kl:.3g}" in forced) != good, forced
+    for entry in data["formats"]:
+        entry["top1"] = 0.5
+    kept.write_text(json.dumps(data))
+    assert "a8g32:a8g32 costs this model is not measured" in opened("a8g32")  # nobody asked: a notice
+    assert "measured" not in opened("f16")
+    layers = tmp_path / "layers.json"
+    layers.write_text('[{"layer": 1, "format": "tq3"}]')
+    assert "layer by layer" in opened("f16", "--kv-config", layers)
+    other = tmp_path / "other"  # as large, and another model
+    shutil.copytree(LLAMA, other)
+    with open(other / "model.safetensors", "r+b") as f:
+        f.seek(-1, os.SEEK_END)
+        last = f.read(1)[0]
+        f.seek(-1, os.SEEK_END)
+        f.write(bytes([last ^ 0x80]))
+    assert "not measured" in opened("q8", model=other)
+    opened("q8", status=1)
 
 
 def test_identity():

@@ -122,7 +122,13 @@ static int judge(const char *name, yyjson_val *entry, bool force, struct err *er
 int kvcheck_gate(struct rh_model *m, bool force, struct err *err)
 {
     char name[KV_NAME_MAX], path[4096];
-    if (!m->host->store_dir || m->options.kv_layer_count || (plain(m->options.k_format) && plain(m->options.v_format)))
+    if (!m->host->store_dir)
+        return 0;
+    if (m->options.kv_layer_count) {
+        log_put(LOG_NOTICE, "kv: what formats layer by layer cost this model is not measured");
+        return 0;
+    }
+    if (plain(m->options.k_format) && plain(m->options.v_format))
         return 0;
     kv_formats_name(m->options.k_format, m->options.v_format, name);
     yyjson_doc *doc = NULL;
