@@ -8,6 +8,11 @@ static uint32_t blocks(uint64_t n, uint32_t per)
     return (uint32_t)((n + per - 1) / per);
 }
 
+static uint32_t grid_rows(uint32_t rows)
+{
+    return rows < CUDA_GRID_ROWS ? rows : CUDA_GRID_ROWS;
+}
+
 static int rows_launch(struct device *d, enum cuda_rows_kernel k, uint32_t x, uint32_t y, uint32_t block, uint32_t smem, const void *p, size_t n)
 {
     return cuda_launch(d, cuda_kernels_rows[k], x, y, 1, block, smem, p, n);
@@ -20,7 +25,8 @@ int cuda_op_embed(struct device *d, const struct op_embed *op)
         return ERR_INTERNAL;
     struct cuda_p_embed p = {.raw = w->raw, .ids = op->ids, .y = op->y.data, .rows = op->y.rows, .stride = op->y.stride, .vocab = w->head.rows,
                              .wrap = op->wrap, .scale = op->scale, .failed = d->failed};
-    return cuda_launch(d, cuda_kernels_weight[CUDA_K_EMBED], blocks(op->y.cols, WISE_THREADS), op->y.rows, 1, WISE_THREADS, 0, &p, sizeof p);
+    return cuda_launch(d, cuda_kernels_weight[CUDA_K_EMBED], blocks(op->y.cols, WISE_THREADS), grid_rows(op->y.rows), 1, WISE_THREADS, 0, &p,
+                       sizeof p);
 }
 
 int cuda_op_route(struct device *d, const struct op_route *op)
@@ -104,7 +110,7 @@ int cuda_op_rope(struct device *d, const struct op_rope *op)
 static int wise_launch(struct device *d, struct cuda_p_wise *p)
 {
     p->failed = d->failed;
-    return p->cols ? rows_launch(d, CUDA_K_WISE, blocks(p->cols, WISE_THREADS), p->rows, WISE_THREADS, 0, p, sizeof *p) : 0;
+    return p->cols ? rows_launch(d, CUDA_K_WISE, blocks(p->cols, WISE_THREADS), grid_rows(p->rows), WISE_THREADS, 0, p, sizeof *p) : 0;
 }
 
 int cuda_op_gated(struct device *d, const struct op_gated *op)
@@ -155,12 +161,13 @@ static struct cuda_rows rows_of(const struct tensor *t)
 int cuda_op_blend(struct device *d, const struct op_blend *op)
 {
     uint32_t cols = op->y[0].cols;
-    struct cuda_p_blend p = {.coef = op->coef.data, .coef_stride = op->coef.stride, .n = op->n, .m = op->m, .cols = cols, .shift = op->shift};
+    struct cuda_p_blend p = {.coef = op->coef.data, .coef_stride = op->coef.stride, .n = op->n, .m = op->m, .cols = cols, .rows = op->y[0].rows,
+                            .shift = op->shift};
     for (uint32_t j = 0; j < op->n; j++)
         p.x[j] = rows_of(&op->x[j]);
     for (uint32_t i = 0; i < op->m; i++)
         p.base[i] = rows_of(&op->base[i]), p.y[i] = rows_of(&op->y[i]);
-    return cols ? rows_launch(d, CUDA_K_BLEND, blocks(cols, WISE_THREADS), op->y[0].rows, WISE_THREADS, 0, &p, sizeof p) : 0;
+    return cols ? rows_launch(d, CUDA_K_BLEND, blocks(cols, WISE_THREADS), grid_rows(p.rows), WISE_THREADS, 0, &p, sizeof p) : 0;
 }
 
 int cuda_op_match(struct device *d, const struct op_match *op)

@@ -118,12 +118,8 @@ static __global__ void rope(const __grid_constant__ cuda_p_rope p)
     x[b] = __fmaf_rn(x0, s, x1 * c);
 }
 
-static __global__ void wise(const __grid_constant__ cuda_p_wise p)
+static __device__ __forceinline__ void wise_at(const cuda_p_wise &p, uint32_t r, uint32_t c)
 {
-    dev_begin();
-    uint32_t c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y;
-    if (c >= p.cols)
-        return;
     float *y = p.y + (size_t)r * p.y_stride + c;
     if (p.what == CUDA_WISE_GATHER) {
         uint32_t from = p.index[r];
@@ -153,21 +149,28 @@ static __global__ void wise(const __grid_constant__ cuda_p_wise p)
     else
         *y = dev_gate(p.what - CUDA_WISE_GATED, a, p.b[(size_t)r * p.b_stride + c]);
 }
+/* Grid (columns, rows): of rows there may be more than a grid can have. */
+static __global__ void wise(const __grid_constant__ cuda_p_wise p)
+{
+    dev_begin();
+    uint32_t c = blockIdx.x * blockDim.x + threadIdx.x;
+    for (uint32_t r = blockIdx.y; c < p.cols && r < p.rows; r += gridDim.y)
+        wise_at(p, r, c);
+}
 
 /* ---- what gemma3n has beside: rows blended, matched in size, cut off below ---- */
 
 static __global__ void blend(const __grid_constant__ cuda_p_blend p)
 {
     dev_begin();
-    uint32_t c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y;
-    if (c >= p.cols)
-        return;
-    for (uint32_t i = 0; i < p.m; i++) {
-        float sum = p.base[i].data[(size_t)r * p.base[i].stride + c];
-        for (uint32_t j = 0; j < p.n; j++)
-            sum = __fmaf_rn(p.coef[(size_t)r * p.coef_stride + i * p.n + j] + p.shift, p.x[j].data[(size_t)r * p.x[j].stride + c], sum);
-        p.y[i].data[(size_t)r * p.y[i].stride + c] = sum;
-    }
+    uint32_t c = blockIdx.x * blockDim.x + threadIdx.x;
+    for (uint32_t r = blockIdx.y; c < p.cols && r < p.rows; r += gridDim.y)
+        for (uint32_t i = 0; i < p.m; i++) {
+            float sum = p.base[i].data[(size_t)r * p.base[i].stride + c];
+            for (uint32_t j = 0; j < p.n; j++)
+                sum = __fmaf_rn(p.coef[(size_t)r * p.coef_stride + i * p.n + j] + p.shift, p.x[j].data[(size_t)r * p.x[j].stride + c], sum);
+            p.y[i].data[(size_t)r * p.y[i].stride + c] = sum;
+        }
 }
 
 static __global__ void __launch_bounds__(ROW_THREADS) match(const __grid_constant__ cuda_p_level p)

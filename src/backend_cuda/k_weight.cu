@@ -16,12 +16,8 @@ static __device__ __noinline__ float value_of(const cuda_raw &w, const uint8_t *
     return raw_value(w, row, k);
 }
 
-static __global__ void embed(const __grid_constant__ cuda_p_embed p)
+static __device__ __forceinline__ void embed_at(const cuda_p_embed &p, uint32_t r, uint32_t c)
 {
-    dev_begin();
-    uint32_t c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y;
-    if (c >= p.raw.cols)
-        return;
     uint32_t id = p.ids[r];
     float v = 0;
     if (p.wrap && id != 0xffffffffu && id >= p.vocab)
@@ -31,6 +27,13 @@ static __global__ void embed(const __grid_constant__ cuda_p_embed p)
     else if (id != 0xffffffffu)
         v = value_of(p.raw, p.raw.data + (size_t)id * p.raw.row_bytes, c);
     p.y[(size_t)r * p.stride + c] = v * p.scale;
+}
+static __global__ void embed(const __grid_constant__ cuda_p_embed p)
+{
+    dev_begin();
+    uint32_t c = blockIdx.x * blockDim.x + threadIdx.x;
+    for (uint32_t r = blockIdx.y; c < p.raw.cols && r < p.rows; r += gridDim.y)
+        embed_at(p, r, c);
 }
 
 static __device__ __forceinline__ bool scale_is_fp(uint32_t kind)

@@ -121,7 +121,7 @@ struct cuda_rows { /* a tensor of floats */
 struct cuda_p_blend {
     struct cuda_rows x[BLEND_MAX], base[BLEND_MAX], y[BLEND_MAX];
     const float *coef;
-    uint32_t coef_stride, n, m, cols, pad_;
+    uint32_t coef_stride, n, m, cols, rows;
     float shift;
 };
 struct cuda_p_level { /* match (s: the least mean square), sparsify (y alone; s: the factor) */
@@ -184,6 +184,7 @@ struct cuda_p_probe {
 
 /* ---- entries: what cudaLaunchKernel is given ---- */
 
+enum { CUDA_GRID_ROWS = 65535 /* a grid has no more along its second axis; embed, wise and blend take further rows in turn */ };
 enum cuda_rows_kernel { CUDA_K_SCATTER, CUDA_K_NORM, CUDA_K_ROPE_TABLE, CUDA_K_ROPE, CUDA_K_WISE, CUDA_K_BLEND, CUDA_K_MATCH,
                         CUDA_K_SPARSIFY, CUDA_K_ROW_STEPS, CUDA_K_ROWS_COUNT };
 enum cuda_wise { CUDA_WISE_GATED, CUDA_WISE_ADD = CUDA_WISE_GATED + ACT_COUNT, CUDA_WISE_SOFTCAP, CUDA_WISE_SCALE, CUDA_WISE_XIELU, CUDA_WISE_SUM, CUDA_WISE_GATHER };
