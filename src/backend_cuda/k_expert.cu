@@ -196,6 +196,8 @@ static __device__ __forceinline__ void pack_all(const cuda_p_expert &p, const ex
         __half *xs = reinterpret_cast<__half *>(memory + form.x(p, j));
         float *row = reinterpret_cast<float *>(memory + form.rows(j)), *words = reinterpret_cast<float *>(memory + form.words);
         uint32_t padded = q.units * CUDA_UNIT;
+        if (j)
+            __syncthreads(); /* the words hold the first job's maxima until all have read them */
         if (together(p, q)) {
             scales[turn++] = pack_row({q.x, q.norm_w ? row + padded : NULL, q.cols, q.eps}, padded, row, words,
                                       [&](uint32_t c, __half2 v) { *reinterpret_cast<__half2 *>(xs + c / 64 * 64 + pack_place(c)) = v; }, true);
