@@ -111,16 +111,15 @@ int cuda_weight_plan(struct device *d, const struct weight_src *src, unsigned us
 
 static int upload_open(struct device *d, struct err *err)
 {
-    void *host = NULL, *device = NULL;
-    if (d->upload_host)
-        return 0;
-    int rc = cuda_check(cudaHostAlloc(&host, 2 * (size_t)PIECE, cudaHostAllocDefault), "staging of weights", err);
-    if (rc == 0)
-        rc = cuda_alloc(d, 2 * (size_t)PIECE, "staging of weights", &device, err);
-    for (int i = 0; i < 2 && rc == 0; i++)
-        rc = cuda_check(cudaEventCreateWithFlags(&d->upload_done[i], cudaEventDisableTiming), "event", err);
+    void *host = d->upload_host, *device = d->upload_device;
+    int rc = host ? 0 : cuda_check(cudaHostAlloc(&host, 2 * (size_t)PIECE, cudaHostAllocDefault), "staging of weights", err);
     d->upload_host = host;
+    if (rc == 0 && !device)
+        rc = cuda_alloc(d, 2 * (size_t)PIECE, "staging of weights", &device, err);
     d->upload_device = device;
+    for (int i = 0; i < 2 && rc == 0; i++)
+        if (!d->upload_done[i])
+            rc = cuda_check(cudaEventCreateWithFlags(&d->upload_done[i], cudaEventDisableTiming), "event", err);
     return rc;
 }
 
