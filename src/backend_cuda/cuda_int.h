@@ -177,6 +177,7 @@ cudaError_t cuda_copy_now(struct device *d, void *dst, const void *src, size_t s
 void *cuda_slot_take(struct device *d, size_t size_bytes);  /* of the step's staging, 64-byte aligned; NULL: full */
 void *cuda_slot_sample(struct device *d, size_t size_bytes);
 struct cuda_slot *cuda_slot_open(struct device *d); /* NULL: the device failed */
+bool cuda_held(const struct device *d); /* does an op wait for those behind it? */
 int cuda_held_emit(struct device *d); /* launches what waits */
 int cuda_flush(struct device *d);
 int cuda_finish(struct device *d, struct err *err); /* flush, wait, deliver */

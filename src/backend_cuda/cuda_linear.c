@@ -63,10 +63,10 @@ static int part_set(struct device *d, struct cuda_p_linear *p, const struct weig
     return 0;
 }
 
-/* The kernel ahead has a block on every multiprocessor, each until the next kernel's blocks have their places. */
+/* The kernel ahead has a block on every multiprocessor, each until the next kernel's blocks have their places.  What waits is launched first. */
 static bool spread_ahead(const struct device *d)
 {
-    if (d->entry_count == 0 || d->pending || d->held_set)
+    if (d->entry_count == 0 || d->pending || cuda_held(d))
         return false;
     const struct cuda_entry *e = &d->entries[d->entry_count - 1];
     bool row = e->kernel && e->kernel == cuda_kernel_attend_row;

@@ -208,6 +208,11 @@ static int pending_emit(struct device *d)
     return launch_raw(d, cuda_kernels_rows[CUDA_K_SCATTER], one, 1024, 0, &p, sizeof p);
 }
 
+bool cuda_held(const struct device *d)
+{
+    return d->expert_set || d->steps.count || d->held_set;
+}
+
 int cuda_held_emit(struct device *d) /* one of them at most waits */
 {
     if (d->expert_set)
