@@ -35,6 +35,19 @@ static int note(struct device *d, cudaError_t rc, const char *what)
     return ERR_DEVICE;
 }
 
+/* The same of a launch: which kernel, how large. */
+static int note_launch(struct device *d, cudaError_t rc, const struct cuda_entry *e)
+{
+    const char *name = NULL;
+    if (rc == cudaSuccess)
+        return 0;
+    char what[140];
+    if (cudaFuncGetName(&name, e->kernel) != cudaSuccess)
+        name = "a kernel this GPU has no code for";
+    snprintf(what, sizeof what, "launch of %.80s, %u x %u x %u blocks of %u, %u bytes", name, e->grid[0], e->grid[1], e->grid[2], e->block, e->smem);
+    return note(d, rc, what);
+}
+
 void cuda_enter(const struct device *d)
 {
     static _Thread_local uint32_t current; /* a thread begins with device 0 */
@@ -271,7 +284,7 @@ static int issue(struct device *d)
         cudaLaunchAttribute early = {.id = cudaLaunchAttributeProgrammaticStreamSerialization, .val.programmaticStreamSerializationAllowed = 1};
         cudaLaunchConfig_t cfg = {.gridDim = {e->grid[0], e->grid[1], e->grid[2]}, .blockDim = {e->block, 1, 1}, .dynamicSmemBytes = e->smem,
                                   .stream = d->stream, .attrs = &early, .numAttrs = i == 0 || d->in_turn || !d->wgmma ? 0 : 1}; /* the first: weights that are packed now may be its own */
-        if (note(d, cudaLaunchKernelExC(&cfg, e->kernel, args), "launch"))
+        if (note_launch(d, cudaLaunchKernelExC(&cfg, e->kernel, args), e))
             return ERR_DEVICE;
     }
     return 0;

@@ -588,6 +588,19 @@ static int step_layers(struct model *m, struct err *err)
     return rc;
 }
 
+static int step_record(struct model *m, uint64_t *event, struct err *err)
+{
+    const struct backend *be = device_backend(m->device);
+    int rc = be->event_record(m->device, event);
+    if (rc == 0) {
+        return 0;
+    }
+    if (be->event_wait(m->device, 0, err)) {
+        return err_prefix(err, "recording the step's event");
+    }
+    return err_set(err, rc, "recording the step's event");
+}
+
 int model_forward(struct model *m, struct kv *kv, const struct span *spans, uint32_t span_count, struct sample_result *results,
                   uint64_t *event, struct err *err)
 {
@@ -617,8 +630,7 @@ int model_forward(struct model *m, struct kv *kv, const struct span *spans, uint
         rc = step_head(m, spans, results, err);
     }
     if (rc == 0) {
-        rc = device_backend(m->device)->event_record(m->device, event);
-        rc = rc != 0 ? err_set(err, rc, "recording the step's event") : 0;
+        rc = step_record(m, event, err);
     }
     return rc;
 }

@@ -80,7 +80,7 @@ struct backend {
     bool (*kv_format_supported)(const struct device *d, const struct kv_layer *l); /* its formats, dims and latent; no pages yet */
 
     /* Events count up: record enqueues a mark and gives its number (and hands all enqueued work to the device); wait blocks the
-     * host until the queue passed it, and returns the first failure of the ops before it. */
+     * host until the queue passed it, and returns the first failure of the ops before it.  Why a record failed says a wait for event 0. */
     int (*event_record)(struct device *d, uint64_t *out);
     int (*event_wait)(struct device *d, uint64_t event, struct err *err);
     bool (*event_done)(struct device *d, uint64_t event);

@@ -79,9 +79,10 @@ static void world_free(struct world *w)
 static void wait(struct device *d)
 {
     struct err err = {0};
-    uint64_t event;
-    must(device_backend(d)->event_record(d, &event), &err);
-    must(device_backend(d)->event_wait(d, event, &err), &err);
+    uint64_t event = 0;
+    int rc = device_backend(d)->event_record(d, &event);
+    must(device_backend(d)->event_wait(d, rc ? 0 : event, &err), &err);
+    must(rc, &err);
 }
 
 /* What the op gives: [tokens * TOP][rows] of stack 0, with its bias; `shared`: x has a row a token, else one a slot. */

@@ -106,9 +106,10 @@ static inline struct tensor bench_tensor(struct bench *b, uint32_t rows, uint32_
 static inline void bench_wait(struct bench *b)
 {
     struct err err = {0};
-    uint64_t event;
-    must(device_backend(b->d)->event_record(b->d, &event), &err);
-    must(device_backend(b->d)->event_wait(b->d, event, &err), &err);
+    uint64_t event = 0;
+    int rc = device_backend(b->d)->event_record(b->d, &event);
+    must(device_backend(b->d)->event_wait(b->d, rc ? 0 : event, &err), &err);
+    must(rc, &err);
 }
 static inline void keep(struct outcome *o, enum part_kind kind, const void *p, size_t size_bytes)
 {
