@@ -376,24 +376,6 @@ int cuda_flush(struct device *d)
 
 /* ---- between host and device ---- */
 
-static bool item_add(struct device *d, void *dst, const void *src, size_t size_bytes, bool from_device)
-{
-    if (cuda_held_emit(d))
-        return false;
-    if (!d->pending) {
-        d->pending = cuda_slot_take(d, sizeof *d->pending + CUDA_SCATTERS * sizeof(struct cuda_scatter_item));
-        if (!d->pending)
-            return false;
-        d->pending->count = d->pending->phases = 0;
-        d->pending_copies = from_device;
-    }
-    struct cuda_scatter_list *l = d->pending;
-    l->phases += d->pending_copies != from_device; /* its last phase, until it is emitted */
-    d->pending_copies = from_device;
-    l->items[l->count++] = (struct cuda_scatter_item){dst, src, (uint32_t)size_bytes, l->phases};
-    return l->count < CUDA_SCATTERS || pending_emit(d) == 0;
-}
-
 /* Everything so far is done, results included; the slot is as new. */
 static int drain(struct device *d)
 {
@@ -413,6 +395,33 @@ static int drain(struct device *d)
     return rc;
 }
 
+/* The list of small copies, begun where there is none.  It has its place before what is copied has: without room, everything so far is done first. */
+static bool pending_open(struct device *d, bool from_device)
+{
+    const size_t size_bytes = sizeof *d->pending + CUDA_SCATTERS * sizeof(struct cuda_scatter_item);
+    if (cuda_held_emit(d))
+        return false;
+    if (d->pending)
+        return true;
+    d->pending = cuda_slot_take(d, size_bytes);
+    if (!d->pending && drain(d) == 0)
+        d->pending = cuda_slot_take(d, size_bytes);
+    if (!d->pending)
+        return false;
+    d->pending->count = d->pending->phases = 0;
+    d->pending_copies = from_device;
+    return true;
+}
+
+static int item_add(struct device *d, void *dst, const void *src, size_t size_bytes, bool from_device)
+{
+    struct cuda_scatter_list *l = d->pending;
+    l->phases += d->pending_copies != from_device; /* its last phase, until it is emitted */
+    d->pending_copies = from_device;
+    l->items[l->count++] = (struct cuda_scatter_item){dst, src, (uint32_t)size_bytes, l->phases};
+    return l->count < CUDA_SCATTERS ? 0 : pending_emit(d);
+}
+
 int cuda_finish(struct device *d, struct err *err)
 {
     int rc = drain(d);
@@ -421,15 +430,16 @@ int cuda_finish(struct device *d, struct err *err)
 
 int cuda_op_copy_in(struct device *d, const struct op_copy_in *op)
 {
+    bool small = op->size_bytes <= 1u << 16;
+    if (small && !pending_open(d, false))
+        return ERR_DEVICE;
     void *stage = cuda_slot_take(d, op->size_bytes);
     if (!stage) { /* larger than what is left of the staging */
         int rc = drain(d);
         return rc ? rc : note(d, cuda_copy_now(d, op->dst, op->src, op->size_bytes), "copy");
     }
     memcpy(stage, op->src, op->size_bytes);
-    if (op->size_bytes > 1u << 16)
-        return cuda_copy(d, op->dst, stage, op->size_bytes);
-    return item_add(d, op->dst, stage, op->size_bytes, false) ? 0 : ERR_DEVICE;
+    return small ? item_add(d, op->dst, stage, op->size_bytes, false) : cuda_copy(d, op->dst, stage, op->size_bytes);
 }
 
 int cuda_op_copy_out(struct device *d, const struct op_copy_out *op)
@@ -467,9 +477,7 @@ int cuda_op_copy(struct device *d, const struct op_copy *op)
     }
     if (op->size_bytes > COPY_BYTES_MAX)
         return cuda_copy(d, op->dst, src, op->size_bytes);
-    if (!cuda_slot_open(d))
-        return ERR_DEVICE;
-    return item_add(d, op->dst, src, op->size_bytes, true) ? 0 : ERR_DEVICE;
+    return pending_open(d, true) ? item_add(d, op->dst, src, op->size_bytes, true) : ERR_DEVICE;
 }
 
 /* ---- events ---- */
