@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """gpu.py: the CUDA backend's figures, each beside the GPU's own limits measured in the same run, and beside torch.
 
-    gpu.py RHAPSODE --models DIR [--rows ROW,...] [--torch] [--file MODEL ...]
+    gpu.py RHAPSODE --models DIR [--rows ROW,...] [--torch] [--file MODEL ...] [--seconds N]
 
 ROW: bf16, q8, q4, moe, 135m, 270m (decode of one sequence, prompts), many (64 and 256 sequences), attention, start, linear (bench_kernels), host
 (bench_step: the host's work of a step of 256 sequences); the last two are programs beside RHAPSODE, in bench/.  Without --rows: all.
 Synthetic models (make_synthetic*.py: numpy and gguf needed) are written to DIR where they are not there yet.  --torch: after
 a row, torch_peer.py's answer to the same question.  --file: further models, decode of one sequence.  Prints one line a measurement.
+What does not work, or takes more than N seconds (180), is said in a line that begins with #, and the other rows go on; the status is 1 then.
 """
 import argparse
 import json
@@ -28,27 +29,51 @@ MADE = {
 }
 
 
+class Failed(Exception):
+    pass
+
+
+failures = []
+
+
+def fail(what):
+    failures.append(what)
+    print(f"# failed: {what}", flush=True)
+
+
+def output_of(a, command):
+    """What a command prints; Failed with its message where it did not work."""
+    command = list(map(str, command))
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=a.seconds)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"{' '.join(command)}: more than {a.seconds} s") from None
+    except OSError as error:
+        raise Failed(f"{command[0]}: {error.strerror}") from None
+    if done.returncode:
+        raise Failed(f"{' '.join(command)}: status {done.returncode}: {done.stderr.strip()[-500:]}")
+    return done.stdout
+
+
 def path_of(a, name):
     path = os.path.join(a.models, f"synthetic-{name}.gguf")
     if not os.path.exists(path):
         script, *flags = MADE[name]
         began = time.time()
-        subprocess.run([sys.executable, os.path.join(HERE, script), path + ".part", *flags], check=True, stdout=subprocess.DEVNULL)
+        output_of(a, [sys.executable, os.path.join(HERE, script), path + ".part", *flags])
         os.rename(path + ".part", path)
         print(f"# wrote {path} in {time.time() - began:.0f} s", flush=True)
     return path
 
 
 def bench(a, model, *flags):
-    """The JSON of `rhapsode bench`, or None where it did not work (its message is printed)."""
-    command = [a.program, "bench", model, "--device", "cuda", "--json", *map(str, flags)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        print(f"# failed: {' '.join(command)}: {done.stderr.strip()}", flush=True)
-        return None
-    out = json.loads(done.stdout)
+    """The JSON of `rhapsode bench`, or None where it did not work."""
+    try:
+        out = json.loads(output_of(a, [a.program, "bench", model, "--device", "cuda", "--json", *flags]))
+    except (Failed, ValueError) as error:
+        return fail(error)
     if not out["sanity"]["equal"]:
-        sys.exit(f"sanity: different ids in chunks of other sizes: {model}")
+        fail(f"sanity: different ids in chunks of other sizes: {model} {' '.join(map(str, flags))}")
     return out
 
 
@@ -92,21 +117,25 @@ def start(a, name):
     path, times = path_of(a, name), []
     for _ in range(4):
         began = time.perf_counter()
-        subprocess.run([a.program, "generate", path, "--device", "cuda", "--prompt", "hi", "--max-tokens", "1", "--context", "4096"], check=True,
-                       stdout=subprocess.DEVNULL)
+        output_of(a, [a.program, "generate", path, "--device", "cuda", "--prompt", "hi", "--max-tokens", "1", "--context", "4096"])
         times.append(time.perf_counter() - began)
     print(f"{name}: from start to the first token {statistics.median(times[1:]):.2f} s (first {times[0]:.2f})", flush=True)
 
 
 def beside(a, *command):
-    """The last lines of a bench program."""
-    done = subprocess.run([os.path.join(os.path.dirname(a.program), "bench", command[0]), *map(str, command[1:])], capture_output=True, text=True)
-    print(done.stdout.strip() if done.returncode == 0 else f"# failed: {' '.join(map(str, command))}: {done.stderr.strip()}", flush=True)
+    """What a bench program prints."""
+    print(output_of(a, [os.path.join(os.path.dirname(a.program), "bench", command[0]), *command[1:]]).strip(), flush=True)
 
 
-def torch_peer(*flags):
-    done = subprocess.run([sys.executable, os.path.join(HERE, "torch_peer.py"), *flags], capture_output=True, text=True)
-    print("torch:", done.stdout.strip() if done.returncode == 0 else done.stderr.strip().splitlines()[-1:], flush=True)
+def torch_peer(a, *flags):
+    print("torch:", output_of(a, [sys.executable, os.path.join(HERE, "torch_peer.py"), *flags]).strip(), flush=True)
+
+
+def tried(row):
+    try:
+        row()
+    except Failed as error:
+        fail(error)
 
 
 def main():
@@ -116,6 +145,7 @@ def main():
     p.add_argument("--rows", default="bf16,q8,q4,moe,135m,270m,many,attention,start,linear,host")
     p.add_argument("--torch", action="store_true")
     p.add_argument("--file", action="append", default=[])
+    p.add_argument("--seconds", type=int, default=180)
     a = p.parse_args()
     os.makedirs(a.models, exist_ok=True)
     rows = {
@@ -132,14 +162,17 @@ def main():
         "attention": lambda: attention(a),
         "start": lambda: start(a, "q4"),
     }
-    for row in a.rows.split(","):
+    wanted = a.rows.split(",")
+    for row in wanted:
         if row not in rows:
             p.error(f"--rows: {row!r}: expected some of {', '.join(rows)}")
-        rows[row]()
+    for row in wanted:
+        tried(rows[row])
     for file in a.file:
         one(a, os.path.basename(file), file)
     if a.torch:
-        torch_peer("--sequences", "1,64")
+        tried(lambda: torch_peer(a, "--sequences", "1,64"))
+    sys.exit(1 if failures else 0)
 
 
 main()

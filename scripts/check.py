@@ -1,5 +1,6 @@
 """check.py [long|fuzz|goldens DIR|gpu [FOLDER]]: build and run the test steps of a tier, one after the other; the last line counts them all.
-gpu: what needs an NVIDIA GPU: the laws, the goldens and the memory checks of the CUDA backend (FOLDER: programs that were built elsewhere).
+gpu: what needs an NVIDIA GPU: the laws, the goldens and the memory checks of the CUDA backend (FOLDER: programs that were built elsewhere;
+CHECK_GPU=laws,kl,memory: only so much of it).
 
 Where nvcc is, the CUDA backend is compiled (check long: for every GPU there is code for), beside the steps that leave a core idle, and its program
 is tried without a GPU; where it is not, that is a skipped step, said before the last line.
@@ -47,6 +48,43 @@ def counts(output, status):
     return found
 
 
+RUNNING = set()  # process groups of commands that have a time limit
+
+
+def end_group(group):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def end_running(*_):
+    for group in list(RUNNING):
+        end_group(group)
+    os._exit(143)
+
+
+def outcome(command, env, seconds):
+    """(output, exit status, seconds of a CPU) of a command; one that cannot be started, or is ended, says so and has failed."""
+    with tempfile.TemporaryFile() as out:
+        try:
+            child = subprocess.Popen(command, cwd=TOP, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=seconds is not None)
+        except OSError as error:
+            return f"{command[0]}: {error.strerror}", 127, 0
+        end = threading.Timer(seconds or 0, end_group, [child.pid])
+        if seconds is not None:
+            RUNNING.add(child.pid)
+            end.start()
+        began = time.monotonic()
+        _, status, used = os.wait4(child.pid, 0)
+        end.cancel()
+        RUNNING.discard(child.pid)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        text = out.read().decode(errors="replace")
+        if seconds is not None and time.monotonic() - began >= seconds:
+            text += f"\nended after {seconds} s"
+        return text, child.returncode, used.ru_utime + used.ru_stime
+
+
 class Run:
     def __init__(self):
         self.passed = self.failed = 0
@@ -56,23 +94,19 @@ class Run:
         os.makedirs(os.path.dirname(self.log), exist_ok=True)
         open(self.log, "w").close()
 
-    def step(self, name, command, env=None):
+    def step(self, name, command, env=None, seconds=None):
+        """`seconds`: after so long the command is ended (those it started, too), and the step has failed."""
         start = time.monotonic()
-        with tempfile.TemporaryFile() as out:
-            child = subprocess.Popen(command, cwd=TOP, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
-            _, status, used = os.wait4(child.pid, 0)
-            child.returncode = os.waitstatus_to_exitcode(status)
-            out.seek(0)
-            text = out.read().decode(errors="replace")
-        passed, failed = counts(text, child.returncode)
+        output, status, used = outcome(command, {**os.environ, **(env or {})}, seconds)
+        passed, failed = counts(output, status)
         with self.lock:
             self.passed += passed
             self.failed += failed
             with open(self.log, "a") as log:
-                log.write(f"==== {name}: {' '.join(command)}\n{text}\n")
-            print(f"{'ok  ' if not failed else 'FAIL'} {name}: {passed} good, {failed} bad ({time.monotonic() - start:.0f} s, {used.ru_utime + used.ru_stime:.0f} of a CPU)", flush=True)
+                log.write(f"==== {name}: {' '.join(command)}\n{output}\n")
+            print(f"{'ok  ' if not failed else 'FAIL'} {name}: {passed} good, {failed} bad ({time.monotonic() - start:.0f} s, {used:.0f} of a CPU)", flush=True)
             if failed:
-                print("\n".join(text.splitlines()[-60:]), flush=True)
+                print("\n".join(output.splitlines()[-60:]), flush=True)
         return not failed
 
     def chain(self, steps):
@@ -271,44 +305,65 @@ def cuda_steps(run, long):
     """The CUDA backend compiled, and what of it can be tried without a GPU."""
     if not find_nvcc():
         run.skip("CUDA backend", "no nvcc")
-    elif run.build("release", "rhapsode_cuda", low=True, options=cuda_options(long)):
+    elif run.build("release", "rhapsode_cuda", "cuda_launches", low=True, options=cuda_options(long)):
+        run.step("CUDA launches, none of them run", [program("cuda_launches")])
         env = {"RHAPSODE_CUDA": os.path.join(RELEASE, "cuda", "rhapsode"), "RHAPSODE": os.path.join(RELEASE, "rhapsode"), "CUDA_CODE": "80 89 90a" if long else "90a"}
         run.step("CUDA backend without a GPU", [PYTHON, "-m", "pytest", "-q", "tests/cuda_test.py"], env)
 
 
-def gpu_steps(run, folder):
-    """The CUDA backend on a GPU: to itself by bytes, to the reference backend and the reference models by tolerance, and under the toolkit's
-    checkers (CHECK_LONG=1: these over all ops, which takes many minutes).  The GPU is shared by as many steps as half of the CPUs."""
-    golden = os.path.join(TOP, "tests", "golden")
-    names = ["rows_law", "against_ref", "experts_law", "step_law", "attention_law", "experts", "linear_heads"]
-    steps = [(f"{name} on the GPU", [program(f"ops_{name}", folder), "cuda"]) for name in names]
-    checker = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    if os.path.exists(checker):
-        steps += [(f"{tool}, {name}", [checker, "--tool", tool, "--error-exitcode", "9", program(f"ops_{name}", folder), "cuda"])
-                  for name in (names[1:] if os.environ.get("CHECK_LONG") else names[3:]) for tool in ("racecheck", "memcheck")]
-    else:
-        run.skip("memory checks", "no compute-sanitizer")
-    converted = os.path.join(TOP, "build", "golden_gguf_gpu_q8")
-    if run.step("goldens to Q8_0", [sys.executable, os.path.join(TOP, "tests", "fixtures", "golden_ggufs.py"), golden, converted, "Q8_0"]):
-        steps.append(("KL of 8-bit weights on the GPU", [program("kl_run", folder), "--cuda", "1e-3", "5e-4", converted, *KL_LIMITS]))
-    steps.append(("goldens on the GPU", [program("golden_run", folder), golden, "--backend", "cuda"]))
+def gpu_laws(folder, golden):
+    """To itself by bytes, to the reference backend and the reference models by tolerance; what takes longest comes first."""
     few = [os.path.join(golden, name) for name in ("llama", "gpt_oss", "gemma3", "deepseek_v3", "qwen3_5")]
-    steps.append(("weights that stay in the host's memory", [sys.executable, os.path.join("tests", "away_law.py"), os.path.join(folder, "rhapsode"), *few]))
-    steps += [(f"law matrix on the GPU, {' '.join(group)}", [program("law_matrix", folder), "pairs", "-j", "2", "--device", "cuda", *[os.path.join(golden, n) for n in group]])
-              for group in GPU_MATRIX]
-    run.together([[step] for step in steps], max(2, (os.cpu_count() or 2) // 2))
+    steps = [(f"{name} on the GPU", [program(f"ops_{name}", folder), "cuda"]) for name in GPU_OPS]
+    steps += [("goldens on the GPU", [program("golden_run", folder), golden, "--backend", "cuda"]),
+              ("weights that stay in the host's memory", [sys.executable, os.path.join("tests", "away_law.py"), os.path.join(folder, "rhapsode"), *few])]
+    return steps + [(f"law matrix on the GPU, {' '.join(group)}", [program("law_matrix", folder), "pairs", "-j", "2", "--device", "cuda", *[os.path.join(golden, n) for n in group]])
+                    for group in GPU_MATRIX]
 
 
+def gpu_memory(run, folder):
+    """The op tests under the toolkit's checkers; CHECK_LONG=1: all of them but rows_law, which takes many minutes."""
+    checker = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not os.path.exists(checker):
+        run.skip("memory checks", "no compute-sanitizer")
+        return []
+    return [(f"{tool}, {name}", [checker, "--tool", tool, "--error-exitcode", "9", program(f"ops_{name}", folder), "cuda"])
+            for name in (GPU_OPS[1:] if os.environ.get("CHECK_LONG") else GPU_OPS[3:]) for tool in ("memcheck", "racecheck")]
+
+
+def gpu_kl(run, folder, golden):
+    """Of 8-bit weights, which the converter makes first (on the CPU)."""
+    converted = os.path.join(TOP, "build", "golden_gguf_gpu_q8")
+    script = os.path.join(TOP, "tests", "fixtures", "golden_ggufs.py")
+    if run.step("goldens to Q8_0", [sys.executable, script, golden, converted, "Q8_0"], None, GPU_SECONDS):
+        run.step("KL of 8-bit weights on the GPU", [program("kl_run", folder), "--cuda", "1e-3", "5e-4", converted, *KL_LIMITS], None, GPU_SECONDS)
+
+
+def gpu_steps(run, folder, parts):
+    """The CUDA backend on a GPU, which is shared by as many steps as half of the CPUs.  parts: laws, kl, memory."""
+    golden = os.path.join(TOP, "tests", "golden")
+    with ThreadPoolExecutor(max(2, (os.cpu_count() or 2) // 2)) as pool:
+        jobs = [pool.submit(run.step, *step, None, GPU_SECONDS) for step in (gpu_laws(folder, golden) if "laws" in parts else [])]
+        if "kl" in parts:
+            jobs.append(pool.submit(gpu_kl, run, folder, golden))
+        jobs += [pool.submit(run.step, *step, None, 3 * GPU_SECONDS) for step in (gpu_memory(run, folder) if "memory" in parts else [])]
+        for job in jobs:
+            job.result()
+
+
+GPU_OPS = ("rows_law", "against_ref", "experts_law", "step_law", "attention_law", "experts", "linear_heads")
+GPU_SECONDS = 240  # of a step; the checkers' steps have three times as long
 # Which reference models meet each other's features in one matrix: states of all kinds, experts, shared state, latent attention.
 GPU_MATRIX = (("llama", "gemma3"), ("gemma3n", "gemma4_e"), ("nemotron_h", "qwen3_5"), ("deepseek_v3", "gpt_oss"), ("lfm2", "qwen3_moe"), ("gemma4_moe", "glm4_moe"), ("qwen3_next", "glm4_moe_lite"))
 
 
 def tier_gpu(run, folder):
+    parts = os.environ.get("CHECK_GPU", "laws,kl,memory").split(",")
     if folder is None:
         folder = os.path.join(TOP, "build", "cuda")
         if not run.build("cuda", "rhapsode", "op_tests", "golden_run", "kl_run", "law_matrix"):
             return
-    gpu_steps(run, folder)
+    gpu_steps(run, folder, parts)
 
 
 def tier_check(run, long=False):
@@ -349,6 +404,7 @@ def main():
     elif what == ["fuzz"]:
         fuzz_steps(run, int(os.environ.get("FUZZ_SECONDS", "600")))
     elif what[0] == "gpu" and len(what) <= 2:
+        signal.signal(signal.SIGTERM, end_running)
         tier_gpu(run, os.path.abspath(what[1]) if len(what) == 2 else None)
     elif what[0] == "goldens" and len(what) == 2:
         if run.build_and_prepare("golden_run", "kl_run"):
