@@ -229,10 +229,10 @@ def corpus_of(name):
     return os.path.join(TOP, "tests", "fuzz", "corpus", name)
 
 
-def replay_steps(run):
+def replay_chains():
     """The fuzz targets over their corpora, by the sanitizers' build: no fuzzer is needed for what is there already."""
     env = {"ASAN_OPTIONS": "hard_rss_limit_mb=4096"}
-    run.together([[(f"inputs of {name}", [program(f"fuzz_{name}", ASAN), corpus_of(name)], env)] for name in fuzz_targets()])
+    return [[(f"inputs of {name}", [program(f"fuzz_{name}", ASAN), corpus_of(name)], env)] for name in fuzz_targets()]
 
 
 def fuzz_steps(run, seconds):
@@ -248,11 +248,15 @@ def fuzz_steps(run, seconds):
     run.together(steps)
 
 
-def api_step(run, preset, name, long, few, streams, seconds):
+def api_step(preset, name, long, few, streams, seconds):
     """The server under a sanitizer, by its clients: `few` files of them; check long runs all of them and more streams at once."""
     files = [os.path.join("tests", "api", f) for f in ([""] if long else few)]
     env = {"RHAPSODE": os.path.join(preset, "rhapsode"), "MODELS": MODELS, "LOAD_STREAMS": "1000" if long else streams, "LOAD_SECONDS": "120" if long else seconds}
-    run.step(f"API, {name}", [PYTHON, "-m", "pytest", "-q", *files], env)
+    return (f"API, {name}", [PYTHON, "-m", "pytest", "-q", *files], env)
+
+
+def unit_step(preset, name, choice, requests):
+    return (f"unit, {name}", ["ctest", "--test-dir", preset, "--output-on-failure", "--timeout", "1800", *choice], {"STRESS_REQUESTS": requests})
 
 
 class Ahead:
@@ -278,17 +282,16 @@ def tsan_targets(long):
 
 
 def sanitizer_steps(run, long):
+    chains = []
     if run.build("asan", "unit_tests", "fuzz_targets", "rhapsode"):
         # check long adds the slow ones
         slow = [] if long else ["-E", "engine_draft|engine_rounds|engine_faults|engine_hit_time|engine_propose|engine_window|engine_coverage"]
-        run.step("unit, address and undefined", ["ctest", "--test-dir", ASAN, "-j2", "--output-on-failure", "--timeout", "1800", *slow],
-                 {"STRESS_REQUESTS": "20000" if long else "1000"})
-        replay_steps(run)
-        api_step(run, ASAN, "address and undefined", long, ["test_http.py", "test_tools.py", "test_cancel.py", "test_embeddings.py", "test_load.py"], "60", "10")
+        chains += [[unit_step(ASAN, "address and undefined", slow, "20000" if long else "1000")],
+                   [api_step(ASAN, "address and undefined", long, ["test_http.py", "test_tools.py", "test_cancel.py", "test_embeddings.py", "test_load.py"], "60", "10")], *replay_chains()]
     if run.build("tsan", *tsan_targets(long)):
-        run.step("unit, thread", ["ctest", "--test-dir", TSAN, "-j2", "--output-on-failure", "--timeout", "900", "-R", "engine_|backend_cpu_|front_" if long else "|".join(TSAN_TESTS)],
-                 {"STRESS_REQUESTS": "5000" if long else "1000"})
-        api_step(run, TSAN, "thread", long, ["test_load.py"], "20", "5")
+        chains += [[unit_step(TSAN, "thread", ["-R", "engine_|backend_cpu_|front_" if long else "|".join(TSAN_TESTS)], "5000" if long else "1000")],
+                   [api_step(TSAN, "thread", long, ["test_load.py"], "20", "5")]]
+    run.together(chains)
 
 
 def find_nvcc():
