@@ -164,6 +164,7 @@ struct rh_request_options {
     bool kv_start_given; uint32_t kv_start;
     const char *output;             /* how the answer is read (docs/output.md): "none" = all of it is TEXT; "auto" = as the chat template
                                      * says; or a format's name.  NULL = "auto" for a chat, "none" for raw text and ids */
+    bool raw_bytes;                 /* bytes that are no character, and will be none, are given as they are; else each broken sequence is U+FFFD */
     bool no_calls;                  /* tool calls stay text.  They do in a chat without tools, too */
     bool told_calls;                /* calls of other tools than the chat's stay text, whatever the output format */
     bool call_required;             /* the answer begins with a call of one of the chat's tools (after a reasoning block that the prompt opened),
@@ -188,7 +189,7 @@ void rh_request_free(struct rh_request *r);   /* cancels first if still running 
 enum rh_event_kind {
     RH_EVENT_PROMPT,         /* ids known: prompt_ids valid; before any text */
     RH_EVENT_START,          /* admitted: usage.prompt_tokens, usage.cached_tokens and cache valid; after PROMPT, before any text */
-    RH_EVENT_TEXT,           /* bytes (whole UTF-8 scalars, or raw bytes that can never complete), maybe empty */
+    RH_EVENT_TEXT,           /* whole UTF-8 scalars (with raw_bytes also bytes that can never complete one), maybe empty */
     RH_EVENT_REASONING,      /* text that is not the answer yet */
     RH_EVENT_CALL_BEGIN,     /* call, call_id, call_name valid */
     RH_EVENT_CALL_ARGUMENTS, /* call valid; text: more of the arguments' JSON */

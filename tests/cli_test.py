@@ -67,6 +67,22 @@ def test_generate_fields():
     assert got.decode(errors="replace") in text.decode(errors="replace")
 
 
+def test_text_that_is_not_utf8_has_its_bytes_beside_it():
+    """text_bytes is there exactly when the answer's bytes are no whole UTF-8, and is these bytes; the streamed text is the readable form."""
+    for prompt in (IDS, "1,2,3"):
+        for stop in ([], ["--stop", "\x17"]):
+            args = ("--ids", prompt, "--max-tokens", 12, "--ignore-eos", "--temp", 0, *stop)
+            out = generate(*args)
+            raw = run("detokenize", LLAMA, "--ids", ",".join(map(str, out["ids"]))).stdout
+            if stop:
+                raw = raw.split(b"\x17")[0]
+            assert out["text"] == raw.decode(errors="replace")
+            assert out.get("text_bytes") == (None if raw == out["text"].encode() else base64.b64encode(raw).decode())
+            assert run("generate", LLAMA, *args).stdout == out["text"].encode()
+    assert "text_bytes" in out  # the model's letters are bytes, and no whole characters
+    assert "text_bytes" not in generate("--ids", "1", "--max-tokens", 4, "--ignore-eos", "--logit-bias", "77=100")
+
+
 def test_generate_without_logprobs_has_none():
     out = generate("--ids", "1,2,3", "--max-tokens", 2)
     assert "logprobs" not in out
@@ -558,6 +574,9 @@ def test_bad_files(tmp_path):
     shutil.copytree(LLAMA, copy)
     (copy / "tokenizer.json").unlink()
     one_line(run("generate", copy, "--ids", "1", status=1), "tokenizer.json")
+    for text in ("{", '{"model": {"type": "WordPiece"}}'):
+        (copy / "tokenizer.json").write_text(text)
+        one_line(run("tokenize", copy, status=1), f"{copy}: tokenizer.json")
     shutil.copy(os.path.join(LLAMA, "tokenizer.json"), copy)
     weights = (copy / "model.safetensors").read_bytes()
     (copy / "model.safetensors").write_bytes(weights[:-100])
@@ -731,16 +750,18 @@ def test_example_with_installed_library(tmp_path):
     prefix = tmp_path / "prefix"
     subprocess.run(["cmake", "--install", RELEASE, "--prefix", prefix], check=True, stdout=subprocess.DEVNULL)
     pc = next(prefix.rglob("rhapsode.pc"))
-    text = pc.read_text()
-    flags = [f"-I{prefix}/include"]
     lib = pc.parent.parent
-    assert "-lrhapsode" in text and (lib / "librhapsode.a").exists() and (prefix / "bin" / "rhapsode").exists()
-    private = subprocess.run(["pkg-config", "--libs", "libcrypto", "libxxhash", "libpcre2-8", "libutf8proc", "libcurl"], check=True,
-                             stdout=subprocess.PIPE, text=True).stdout.split()
+    assert (lib / "librhapsode.a").exists() and (prefix / "bin" / "rhapsode").exists()
+
+    def flags(*more):
+        return subprocess.run(["pkg-config", "--cflags", "--libs", *more, "rhapsode"], check=True, stdout=subprocess.PIPE, text=True,
+                              env={**os.environ, "PKG_CONFIG_PATH": str(pc.parent)}).stdout.split()
+
+    assert f"-I{prefix}/include" in [os.path.normpath(f) for f in flags()]
     source = os.path.join(TOP, "examples", "hello.c")
     shared, static = tmp_path / "hello", tmp_path / "hello_static"
-    subprocess.run(["cc", source, *flags, f"-L{lib}", "-lrhapsode", "-o", shared], check=True)
-    subprocess.run(["cc", source, *flags, lib / "librhapsode.a", *private, "-lpthread", "-lm", "-o", static], check=True)
+    subprocess.run(["cc", source, *flags(), "-o", shared], check=True)
+    subprocess.run(["cc", source, *[str(lib / "librhapsode.a") if f == "-lrhapsode" else f for f in flags("--static")], "-o", static], check=True)
     for program in (shared, static):
         done = subprocess.run([program, LLAMA, "hello"], stdout=subprocess.PIPE, check=True, env={**os.environ, "LD_LIBRARY_PATH": str(lib)})
         assert b"tokens/s]" in done.stdout

@@ -373,7 +373,7 @@ int cli_generate(struct options *o)
     struct rh_request_options r = {.max_tokens = o->max_tokens, .ignore_eos = o->ignore_eos, .seed_given = o->given[OPT_SEED],
                                    .seed = o->seed, .n = o->choices, .logprobs = o->logprobs || o->given[OPT_TOP_LOGPROBS],
                                    .top_logprobs = o->top_logprobs, .propose = o->propose, .propose_depth = o->propose_depth,
-                                   .output = o->output ? o->output : "none"};
+                                   .output = o->output ? o->output : "none", .raw_bytes = o->json};
     int rc = read_input(&r, &chat, o);
     if (rc == 0)
         rc = session_stops("generate", o, &r, &stop, &stop_ids);

@@ -218,7 +218,7 @@ struct text_stream { /* owns pending and marks; zero-initialise, then stream_ope
     size_t marks_given;      /* those in what the last take gave out, the ones at its end included */
     size_t mark_bytes;       /* of the texts of marks not given out */
 };
-void stream_open(struct text_stream *s);
+void stream_open(struct text_stream *s, bool raw_bytes);
 void stream_free(struct text_stream *s);
 int stream_put(struct text_stream *s, const struct tokenizer *t, uint32_t id);
 int stream_mark(struct text_stream *s, uint32_t id, size_t bytes); /* after stream_put of the same id; bytes: of its own text */

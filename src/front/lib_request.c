@@ -278,7 +278,7 @@ static int fill_request(struct rh_request *r, const struct rh_request_options *o
         r->tenant = r->own[4];
     }
     for (uint32_t i = 0; i < r->n; i++)
-        stream_open(&r->streams[i]);
+        stream_open(&r->streams[i], o->raw_bytes);
     return make_engine_request(r, o, err);
 }
 

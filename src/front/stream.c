@@ -1,15 +1,15 @@
 /* front/stream.c - ids -> text as it may be shown: whole characters, and nothing that may turn out to be a stop string.
  *
- * Special tokens show no text; those a caller asks for are marked at their place.
+ * Special tokens show no text; those a caller asks for are marked at their place.  What is no character is U+FFFD, or its bytes when a caller asks.
  * Invariant: what was given out so far plus what stream_end leaves is the whole text before the stop string, however it was cut in tokens. */
 #include "front/front_int.h"
 
 #include "base/mem.h"
 
-void stream_open(struct text_stream *s)
+void stream_open(struct text_stream *s, bool raw_bytes)
 {
     /* an answer goes on from its prompt: its first piece is in mid-text */
-    s->detok = (struct detok){.started = true, .skip_special = true};
+    s->detok = (struct detok){.started = true, .skip_special = true, .raw_bytes = raw_bytes};
 }
 
 void stream_free(struct text_stream *s)

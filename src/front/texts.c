@@ -40,8 +40,8 @@ static int open_gguf(struct texts *t, const char *path, const char *override, st
 {
     struct str source = {0};
     int rc = gguf_open(path, &t->gguf, err);
-    if (rc == 0)
-        rc = tokenizer_open_gguf(t->gguf, &t->tokenizer, err);
+    if (rc == 0 && (rc = tokenizer_open_gguf(t->gguf, &t->tokenizer, err)))
+        err_prefix(err, "%s", path);
     if (rc == 0)
         rc = gguf_get_str(t->gguf, "tokenizer.chat_template", &source, err);
     if (rc == 0)
@@ -60,10 +60,12 @@ static int open_dir(struct texts *t, const char *path, const char *override, str
         rc = hfdir_file(t->hfdir, "tokenizer_config.json", &config, err);
     if (rc == 0 && tokenizer.p == NULL)
         rc = err_set(err, ERR_NOT_FOUND, "%s: tokenizer.json is missing", path);
-    if (rc == 0)
-        rc = tokenizer_open_json(tokenizer, config, &t->tokenizer, err);
-    if (rc == 0 && config.p && !(doc = json_parse(config, "tokenizer_config.json", err)))
+    if (rc == 0 && (rc = tokenizer_open_json(tokenizer, config, &t->tokenizer, err)))
+        err_prefix(err, "%s", path);
+    if (rc == 0 && config.p && !(doc = json_parse(config, "tokenizer_config.json", err))) {
+        err_prefix(err, "%s", path);
         rc = ERR_FORMAT;
+    }
     if (rc == 0)
         rc = template_of_dir(t->hfdir, yyjson_doc_get_root(doc), &source, err);
     if (rc == 0)

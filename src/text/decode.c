@@ -3,7 +3,7 @@
  * The decoder chain of a tokenizer.json acts on each token by itself (replace, strip, byte-level characters, <0xNN>), and then on
  * the joined text at most at its start.  So the bytes of every id are computed once, at open, and decoding is copying.
  * Invariants: 1. detok_put appends whole scalars only; a scalar that may still complete is held, and what cannot complete any
- * more becomes one U+FFFD per maximal subpart.  2. tokenizer_decode leaves such bytes raw. */
+ * more becomes one U+FFFD per maximal subpart, or stays as it is (raw_bytes).  2. tokenizer_decode leaves such bytes raw. */
 #include "text/text_int.h"
 
 #include "base/mem.h"
@@ -78,6 +78,15 @@ int tokenizer_id_bytes(const struct tokenizer *t, uint32_t id, bool first, struc
     return out->failed;
 }
 
+/* A maximal subpart that is no scalar and will be none. */
+static void put_broken(const struct detok *d, const void *bytes, size_t n, struct buf *out)
+{
+    if (d->raw_bytes)
+        buf_put(out, bytes, n);
+    else
+        buf_put(out, "\xEF\xBF\xBD", 3);
+}
+
 /* Move whole scalars of held + more to `out`; keep the rest held. */
 static void release(struct detok *d, struct str more, struct buf *out)
 {
@@ -89,7 +98,7 @@ static void release(struct detok *d, struct str more, struct buf *out)
                 uint32_t cp;
                 size_t used = utf8_decode(run, &cp);
                 if (cp == UTF8_BAD)
-                    buf_put(out, "\xEF\xBF\xBD", 3);
+                    put_broken(d, run.p, used, out);
                 else
                     buf_put(out, run.p, used);
                 run = str_from(run, used);
@@ -110,8 +119,8 @@ static void release(struct detok *d, struct str more, struct buf *out)
             buf_put(out, held.p, used);
             d->held_count = 0;
             more = str_from(more, 1);
-        } else { /* the new byte does not continue it: one replacement, and the byte is looked at again */
-            buf_put(out, "\xEF\xBF\xBD", 3);
+        } else { /* the new byte does not continue what was held, and is looked at again */
+            put_broken(d, d->held, d->held_count - 1u, out);
             d->held_count = 0;
         }
     }
@@ -135,7 +144,7 @@ int detok_put(struct detok *d, const struct tokenizer *t, uint32_t id, struct bu
 int detok_end(struct detok *d, struct buf *out)
 {
     if (d->held_count)
-        buf_put(out, "\xEF\xBF\xBD", 3);
+        put_broken(d, d->held, d->held_count, out);
     d->held_count = 0;
     return out->failed;
 }

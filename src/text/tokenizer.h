@@ -86,12 +86,13 @@ int tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t n, b
 struct detok {
     bool started; /* a first piece's leading space rule is spent */
     bool skip_special;
+    bool raw_bytes;  /* what cannot become text is given as it is, not as U+FFFD */
     uint8_t held[4]; /* bytes of an unfinished scalar */
     uint8_t held_count;
     uint8_t stripped; /* leading characters the decoder dropped so far; 255: the text has begun */
 };
-int detok_put(struct detok *d, const struct tokenizer *t, uint32_t id, struct buf *out); /* appends whole scalars only */
-int detok_end(struct detok *d, struct buf *out);                                         /* what is still held, as U+FFFD */
+int detok_put(struct detok *d, const struct tokenizer *t, uint32_t id, struct buf *out); /* whole scalars, and what cannot complete */
+int detok_end(struct detok *d, struct buf *out);                                         /* what is still held: it stays broken */
 /* The raw bytes of one id in mid-text (byte tokens as their byte): for stop strings and grammars. */
 int tokenizer_id_bytes(const struct tokenizer *t, uint32_t id, bool first, struct buf *out);
 

@@ -27,7 +27,7 @@ static uint32_t draw(uint32_t *counter, uint32_t below)
 static void whole_text(const uint32_t *ids, uint32_t n, struct buf *out)
 {
     struct text_stream s = {0};
-    stream_open(&s);
+    stream_open(&s, false);
     for (uint32_t i = 0; i < n; i++)
         assert_int_equal(stream_put(&s, texts.tokenizer, ids[i]), 0);
     assert_int_equal(stream_end(&s, NULL), 0);
@@ -70,7 +70,7 @@ static void one_round(uint32_t *counter)
     }
     struct text_stream s = {0};
     int which = -1;
-    stream_open(&s);
+    stream_open(&s, false);
     for (uint32_t i = 0; i < count && which < 0; i++) {
         assert_int_equal(put_bytes(ids[i], &bytes), 0);
         assert_int_equal(stop_feed(&match, &set, buf_view(&bytes), &which), 0);
@@ -122,7 +122,7 @@ static void special_tokens_reach_the_parser_and_nobody_else(void **state)
     struct buf said = {0}, raw = {0};
     struct err err = {0};
     struct encode_options opt = {.parse_special = true};
-    stream_open(&s);
+    stream_open(&s, false);
     assert_int_equal(reading_open(&g, output_format_find(STR("harmony")), (struct str){0}, READING_CALLS, STR("<|start|>assistant"), &err), 0);
     for (size_t i = 0; i <= sizeof pieces / sizeof *pieces; i++) {
         struct token_ids ids = {0};

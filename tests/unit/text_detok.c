@@ -139,16 +139,19 @@ static void whole(struct str s, struct buf *out)
 
 static void same_as_whole(struct str s)
 {
-    struct buf out = {0}, want = {0}, raw = {0};
-    struct detok d = {0};
+    struct buf out = {0}, want = {0}, raw = {0}, streamed = {0};
+    struct detok d = {0}, r = {.raw_bytes = true};
     uint32_t ids[8];
     bool good = true;
     for (size_t i = 0; i < s.n; i++) {
         ids[i] = (uint8_t)s.p[i];
         detok_put(&d, bytes, ids[i], &out);
-        good &= utf8_valid(buf_view(&out));
+        detok_put(&r, bytes, ids[i], &streamed);
+        good &= utf8_valid(buf_view(&out)) && streamed.n <= i + 1;
     }
     detok_end(&d, &out);
+    detok_end(&r, &streamed);
+    good &= str_eq(buf_view(&streamed), s);
     whole(s, &want);
     good &= str_eq(buf_view(&out), buf_view(&want));
     good &= !tokenizer_decode(bytes, ids, s.n, false, &raw) && str_eq(buf_view(&raw), s);
@@ -157,6 +160,7 @@ static void same_as_whole(struct str s)
     buf_free(&out);
     buf_free(&want);
     buf_free(&raw);
+    buf_free(&streamed);
 }
 
 /* Every lead byte with every second byte, alone and followed by interesting third and fourth bytes. */
