@@ -70,6 +70,15 @@ def test_types_held_in_f16_are_those_of_the_code():
     assert table("weight types")[1][0].split() == re.findall(r"DTYPE_(\w+)", body)
 
 
+def test_the_reading_order_of_the_rooms_is_that_of_what_they_use():
+    below = eval(re.search(r"^BELOW = (\{.*?^\})", read("scripts/structure.py"), re.M | re.S)[1])
+    rooms = re.findall(r"^\| `src/(\w+)` \|", read("ARCHITECTURE.md"), re.M)
+    assert sorted(rooms) == sorted(below) == sorted(os.listdir(os.path.join(TOP, "src")))
+    assert rooms[0] == "base"
+    for i, room in enumerate(rooms):
+        assert below[room] <= set(rooms[:i]), (room, below[room] - set(rooms[:i]))
+
+
 def test_documents_exist():
     for path in re.findall(r"\]\((\w[\w/.]+)\)", read("README.md")):
         assert os.path.exists(os.path.join(TOP, path)), path
