@@ -30,9 +30,10 @@ static bool one_of(const void *kernel, const void *const *list, size_t n)
 
 static bool is_tall(const void *kernel)
 {
-    for (size_t i = 0; i < CUDA_KIND_COUNT * CUDA_TALL_FORMS; i++)
-        if (cuda_kernels_tall[0][i].kernel == kernel)
-            return true;
+    for (int k = 0; k < CUDA_KIND_COUNT; k++)
+        for (int f = 0; f < CUDA_TALL_FORMS; f++)
+            if (cuda_kernels_tall[k][f].kernel == kernel)
+                return true;
     return false;
 }
 
@@ -43,8 +44,9 @@ static bool is_wide(const void *kernel)
 
 const char *fake_launch_wrong(const struct fake_launch *l)
 {
-    bool row = one_of(l->kernel, cuda_kernels_row, CUDA_KIND_COUNT), few = one_of(l->kernel, cuda_kernels_few[0], CUDA_KIND_COUNT * CUDA_FEW_WIDTHS);
-    bool tall = is_tall(l->kernel), wide = is_wide(l->kernel);
+    bool row = one_of(l->kernel, cuda_kernels_row, CUDA_KIND_COUNT), few = false, tall = is_tall(l->kernel), wide = is_wide(l->kernel);
+    for (int k = 0; k < CUDA_KIND_COUNT; k++)
+        few = few || one_of(l->kernel, cuda_kernels_few[k], CUDA_FEW_WIDTHS);
     struct device_info info;
     backend_cuda.device_info(device, &info);
     if ((row || few || tall || wide) && strcmp(info.level, "sm_90a") != 0)
