@@ -2,6 +2,7 @@
 import json
 import os
 import pty
+import re
 import select
 import shutil
 import signal
@@ -135,9 +136,10 @@ def test_ctrl_c_stops_the_answer_and_keeps_it(tmp_path):
     with Terminal(tmp_path, "--max-tokens", "4000", "--device", "ref", "--temp", "0", "--verbose", model=model) as t:
         t.type("Tell a very long story.\r")
         t.until(b"story.\r\n")
-        t.until(b" ", 60)  # words of it
+        for _ in range(3):
+            t.until(b" ", 60)  # words of it
         t.type("\x03")
-        t.until(b"| cancelled |")
+        first = int(re.search(rb"\[prompt (\d+) tokens", t.until(b"| cancelled |"))[1])
         t.until(b"> ")
         t.type("half a li\x03")  # at the prompt it clears the line
         t.until(b"> ")
@@ -149,7 +151,8 @@ def test_ctrl_c_stops_the_answer_and_keeps_it(tmp_path):
         t.until(b"Tell a very long story.")
         t.until(b" ", 60)
         t.type("\x03")
-        t.until(b"| cancelled |")
+        kept = int(re.search(rb" (\d+) from kept state", t.until(b"| cancelled |"))[1])
+        assert kept > first, "what was computed of the answer is not used again"
         t.type("\x04")
         assert t.ended() == 0
     assert b"Tell\\040a\\040very" in (tmp_path / ".local/share/rhapsode/history").read_bytes()

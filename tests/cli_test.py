@@ -490,10 +490,14 @@ def test_identity():
 
 
 def test_bench():
-    out = run_json("bench", LLAMA, "-p", 32, "-n", 8, "-r", 2, "-t", 1)
+    out = run_json("bench", LLAMA, "-p", 32, "-n", 8, "-r", 2, "-t", 1, "--device", "cpu")
     assert out["threads"] == 1 and out["prefill"]["tokens"] == 32 and len(out["decode"]["runs"]) == 2
     assert out["sanity"]["equal"] is True and len(out["sanity"]["ids"]) > 0
-    assert out["limits"]["read_gb_per_s"]["best"] > 0
+    for part, limits in (("prefill", ["percent_of_int8_limit", "percent_of_f32_limit"]), ("decode", ["percent_of_read_limit"])):
+        for key in ("median_tokens_per_s", "best_tokens_per_s", "spread_percent", *limits):
+            assert out[part][key] >= 0, (part, key)
+    assert set(out["limits"]) == {"read_gb_per_s", "int8_gop_per_s", "f32_gop_per_s"} and 0 <= out["steal_percent"] <= 100
+    assert all(row["best"] >= row["median"] > 0 for row in out["limits"].values())
     out = run_json("bench", LLAMA, "-p", 0, "-n", 4, "-r", 1, "--depth", 50, "--sequences", 3)
     assert "prefill" not in out and out["decode"]["median_tokens_per_s"] > 0 and out["depth"] == 50
 
@@ -685,6 +689,15 @@ def test_help_and_version():
     assert "--xtc" in whole and "help generate all" not in whole
     for word in ("mse", "KL", "tokens", "needles"):
         assert word in run("help", "kvcheck").stdout.decode()
+
+
+def test_the_manual_and_the_readme_name_every_verb():
+    verbs = re.findall(r"^  (\w+) ", run("help").stdout.decode(), re.M)
+    assert len(verbs) >= 16
+    manual, readme = (open(os.path.join(TOP, path)).read() for path in ("docs/rhapsode.1.scd", "README.md"))
+    for verb in verbs:
+        assert re.search(rf"^.*\*{verb}\*", manual, re.M), verb
+        assert verb == "completion" or re.search(rf"`(rhapsode )?{verb}\b", readme), verb
 
 
 def test_config_file(tmp_path):

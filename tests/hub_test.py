@@ -169,6 +169,16 @@ def test_pull_takes_the_preferred_file_and_checks_it(run, hub):
     assert len({r[1] for r in hub.ranges}) >= 3, "expected parallel ranges"
 
 
+def test_a_pull_shows_how_far_it_is_how_fast_and_how_long_yet(run, hub):
+    hub.throttle = 4 << 20
+    done = run("pull", "org/one")
+    lines = [line for line in done.stderr.splitlines() if "[" in line]
+    assert done.returncode == 0 and len(lines) >= 3, done.stderr
+    for line in lines:
+        assert re.fullmatch(r"tiny-q4_k_m\.gguf \[#*\.*\] +\d+% [\d.]+ k?M?B of 40\.0 MB  [\d.]+ [kM]?B/s  (\d+:\d\d left)?", line), line
+    assert any(line.endswith(" left") for line in lines)
+
+
 def test_pull_survives_dropped_connections(run, hub):
     hub.drop = 0.7
     done = run("pull", "org/one:Q4_K_M")
