@@ -587,6 +587,26 @@ def test_bad_files(tmp_path):
     one_line(run("info", copy, status=1))
 
 
+BAD_CONFIGS = [
+    ("intermediate_size", 256, "gate_proj': expected shape [256, 64], file has [128, 64]"), ("num_hidden_layers", 4, "'model.layers.3.input_layernorm.weight' is missing"),
+    ("max_position_embeddings", -1, "'max_position_embeddings': expected a whole number from 0 to 4294967295, got -1"), ("num_attention_heads", 3, "3 heads"),
+    ("num_hidden_layers", 2.5, "expected a whole number from 0 to 4294967295, got 2.5"), ("rope_theta", "x", "expected a number, got string"), ("hidden_size", 0, "hidden size"),
+    ("vocab_size", 400, "expected shape [400, 64], file has [384, 64]"), ("head_dim", 33, "expected an even number"), ("model_type", "llama9", "'llama9' is not supported"),
+    ("quantization_config", {"quant_method": "fp8"}, "'fp8' is not supported"), ("quantization_config", {"quant_method": "gptq"}, "'gptq' is not supported"),
+    ("quantization_config", {"quant_method": "awq"}, "'awq' is not supported"), ("quantization", {"bits": 4, "group_size": 16, "mode": "nvfp4"}, "'nvfp4' is not supported")]
+
+
+@pytest.mark.parametrize("key,value,words", BAD_CONFIGS, ids=lambda v: str(v)[:40])
+def test_a_config_that_disagrees_or_asks_for_more_says_where(tmp_path, key, value, words):
+    copy = tmp_path / "copy"
+    shutil.copytree(LLAMA, copy)
+    (copy / "config.json").unlink()
+    (copy / "config.json").write_text(json.dumps({**CONFIG, key: value}))
+    done = run("generate", copy, "--ids", "1", status=1)
+    one_line(done, words, copy)
+    assert done.stderr.decode().count(str(copy)) == 1, done.stderr
+
+
 def test_a_file_cut_short_while_it_is_read(tmp_path):
     """Weights of 1.6 GB that are a hole in the file: reading them for the identity takes long enough to cut them short."""
     for name in ("tokenizer.json", "tokenizer_config.json"):

@@ -33,7 +33,7 @@ int err_prefix(struct err *e, const char *fmt, ...)
     vsnprintf(head, sizeof head, fmt, ap);
     va_end(ap);
     size_t n = strlen(head);
-    if (strncmp(old, head, n) == 0 && old[n] == ':') /* said already, by who found it */
+    if (strncmp(old, head, n) == 0 && (old[n] == ':' || old[n] == '/')) /* said already, by who found it, of the whole or of a file in it */
         return e->code;
     if (n > ERR_TEXT_MAX / 2)
         n = ERR_TEXT_MAX / 2;

@@ -105,11 +105,13 @@ struct str json_str(yyjson_val *v)
 
 const char *json_type_name(yyjson_val *v)
 {
-    return v ? yyjson_get_type_desc(v) : "absent";
+    return !v ? "absent" : yyjson_is_num(v) ? "number" : yyjson_get_type_desc(v);
 }
 
 static int wrong(const char *where, const char *key, const char *want, yyjson_val *v, struct err *err)
 {
+    if (yyjson_is_num(v))
+        return err_set(err, ERR_FORMAT, "%s: '%s': expected %s, got %.17g", where, key, want, yyjson_get_num(v));
     return err_set(err, ERR_FORMAT, "%s: '%s': expected %s, got %s", where, key, want, json_type_name(v));
 }
 

@@ -165,7 +165,8 @@ static int layer_check(const struct hparams *hp, uint32_t layer, struct err *err
         return err_set(err, ERR_FORMAT, "%u heads are no multiple of %u key/value heads", hp->heads, l->kv_heads);
     }
     if (rope->rot == 0 || rope->rot % 2 != 0 || rope->rot > l->head_dim || !(rope->theta > 1.0)) {
-        return err_set(err, ERR_FORMAT, "rope over %u of %u head elements with base %g", rope->rot, l->head_dim, rope->theta);
+        return err_set(err, ERR_FORMAT, "rope over %u of %u head elements with base %g: expected an even number of them, and a base above 1",
+                       rope->rot, l->head_dim, rope->theta);
     }
     if (from != 0 && (from > layer || hp->kv_from[from - 1] != 0 || hp->recurrent[from - 1] ||
                       hp->shape[from - 1].kv_heads != l->kv_heads || hp->shape[from - 1].head_dim != l->head_dim ||
