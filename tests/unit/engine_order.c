@@ -117,6 +117,33 @@ static void sessions_share_known_prompts_and_tenants_do_not(void **state)
     rig_run(&rig, &c, prompt, 100, &r);
     assert_int_equal(r.outcome.cached_count, 0);
     assert_int_equal(r.outcome.cache.miss, KV_MISS_KEY);
+    c.tenant = STR("t");
+    c.media.lo = 7; /* the same ids stand for something else */
+    rig_run(&rig, &c, prompt, 100, &r);
+    assert_int_equal(r.outcome.cached_count, 0);
+    assert_int_equal(r.outcome.cache.miss, KV_MISS_KEY);
+}
+
+/* More prompts than the state holds: what a session ended with last goes after what nobody's session did, older as it is. */
+static void the_last_entry_of_a_session_is_kept_longest(void **state)
+{
+    static struct rig_result r;
+    uint32_t prompt[100];
+    (void)state;
+    rig_reopen(&(struct engine_config){.state_bytes = 2u << 20}); /* 512 positions */
+    for (uint32_t i = 0; i < 6; i++) {
+        struct engine_request_config c = {.max_tokens = 4, .sampling = rig_greedy(), .session = i == 1 ? STR("a") : STR("")};
+        rig_prompt(60 + i, prompt, 100);
+        rig_run(&rig, &c, prompt, 100, &r);
+        assert_int_equal(r.outcome.cached_count, 0);
+    }
+    struct engine_request_config c = {.max_tokens = 1, .sampling = rig_greedy()};
+    for (uint32_t i = 1; i <= 2; i++) {
+        rig_prompt(60 + i, prompt, 100);
+        rig_run(&rig, &c, prompt, 100, &r);
+        print_message("prompt %u: %u known, %s\n", i, r.outcome.cached_count, r.outcome.cache.miss == KV_MISS_EVICTED ? "evicted" : "kept");
+        assert_true(i == 1 ? r.outcome.cached_count == 99 : r.outcome.cached_count < 99 && r.outcome.cache.miss == KV_MISS_EVICTED);
+    }
 }
 
 /* Nor does it keep others from their pages: it gives its own up, and computes them anew when it reads on. */
@@ -164,6 +191,7 @@ int main(void)
         RIG_TEST(places_are_shared_by_sessions),
         RIG_TEST(prompt_rows_are_shared_by_sessions),
         RIG_TEST(sessions_share_known_prompts_and_tenants_do_not),
+        RIG_TEST(the_last_entry_of_a_session_is_kept_longest),
         RIG_TEST(a_consumer_that_stops_disturbs_nobody),
         RIG_TEST(a_consumer_that_stops_keeps_no_room),
     };
