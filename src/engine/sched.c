@@ -295,17 +295,19 @@ static bool may_have_room(const struct engine *e, const struct seq *s, uint32_t 
     return stats.free_bytes + stats.open_bytes + stats.cached_bytes >= needed(e, s, reused);
 }
 
+/* Known prefixes give way to it; none does in vain. */
 static bool has_room(struct engine *e, const struct seq *s, uint32_t reused)
 {
     struct kv_stats stats;
     uint64_t need = needed(e, s, reused);
-    for (;;) {
+    while (may_have_room(e, s, reused)) {
         kv_stats(e->kv, &stats);
         if (stats.free_bytes + stats.open_bytes >= need)
             return true;
         if (!kv_prefix_evict(e->kv))
             return false;
     }
+    return false;
 }
 
 static void started(struct seq *s)

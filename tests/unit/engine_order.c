@@ -165,6 +165,53 @@ static void a_consumer_that_stops_keeps_no_room(void **state)
     assert_true(stats.preempted > 0);
 }
 
+/* Who cannot come in beside those that run, whatever is given up for it, costs nobody what is known. */
+static void who_has_to_wait_drives_nothing_out(void **state)
+{
+    enum { KNOWN = 100, MORE = 60, BIG = LONG };
+    static struct rig_result r;
+    struct engine_stats stats;
+    struct engine_event e;
+    uint32_t prompt[LONG];
+    struct engine_gate gate; /* ours between two of the engine's turns */
+    (void)state;
+    engine_gate_init(&gate);
+    rig_reopen(&(struct engine_config){.state_bytes = 2u << 20, .gate = &gate}); /* 512 positions */
+    struct engine_request_config c = {.max_tokens = 1, .sampling = rig_greedy()};
+    rig_prompt(70, prompt, KNOWN);
+    rig_run(&rig, &c, prompt, KNOWN, &r);
+    c.max_tokens = 300;
+    c.ring = 512;
+    rig_prompt(71, prompt, MORE);
+    struct engine_request *runs = rig_submit(&rig, &c, prompt, MORE);
+    struct engine_request *waits = NULL;
+    bool looked = false, ended = false;
+    while (!looked && !ended) {
+        engine_gate_enter(&gate);
+        engine_stats(rig.engine, &stats);
+        if (!waits && engine_poll(runs, &e))
+            waits = start(72, BIG, "", 0, 1);
+        looked = waits && stats.waiting == 1 && stats.running == 1;
+        ended = waits && stats.waiting + stats.running == 0; /* it had far to go, and time for it */
+        if (looked) {
+            engine_request_cancel(waits);
+            engine_request_cancel(runs);
+        }
+        engine_gate_leave(&gate);
+    }
+    assert_true(looked);
+    rig_finish(waits, 1, &r);
+    assert_int_equal(r.outcome.finish, ENGINE_CANCELLED);
+    rig_finish(runs, 1, &r);
+    c.max_tokens = 1;
+    rig_prompt(70, prompt, KNOWN);
+    rig_run(&rig, &c, prompt, KNOWN, &r);
+    assert_int_equal(r.outcome.cached_count, KNOWN - 1);
+    engine_close(rig.engine);
+    rig.engine = NULL;
+    engine_gate_free(&gate);
+}
+
 /* A consumer that stops reading, or is gone, ends or holds its own sequence only. */
 static void a_consumer_that_stops_disturbs_nobody(void **state)
 {
@@ -192,6 +239,7 @@ int main(void)
         RIG_TEST(prompt_rows_are_shared_by_sessions),
         RIG_TEST(sessions_share_known_prompts_and_tenants_do_not),
         RIG_TEST(the_last_entry_of_a_session_is_kept_longest),
+        RIG_TEST(who_has_to_wait_drives_nothing_out),
         RIG_TEST(a_consumer_that_stops_disturbs_nobody),
         RIG_TEST(a_consumer_that_stops_keeps_no_room),
     };
