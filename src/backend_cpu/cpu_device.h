@@ -8,7 +8,7 @@
 enum {
     CPU_RING = 2048, /* two steps of most models: one that runs and one that is held */
     CPU_THREADS_MAX = 512,
-    CPU_WAKE_AFTER = 12,          /* records of a step that was let go before the engine's thread is woken: kernels run by then */
+    CPU_WAKE_AFTER = 8,           /* records of a step that was let go before the engine's thread is woken: kernels run by then */
     CPU_FETCH_RECORDS = 4,        /* how far ahead reads are looked for */
     CPU_FETCH_BYTES = 128 << 10,  /* of them, a worker: a quarter of a second-level cache */
 };

@@ -69,8 +69,8 @@ static bool goes_on(struct engine *e, const struct step *step, const struct step
 {
     struct seq *s = it->seq;
     const struct engine_request *r = s->request;
-    uint32_t id = step->results[it->sample_first].id;
-    if (it->samples != 1 || id >= e->vocab || resolve_is_end(r, id) || (r->n > 1 && !r->followers_out) || text_ends(e, s, id))
+    uint32_t id = step->results[it->sample_first].id, preempt = e->cfg.preempt_at;
+    if ((preempt && s->generated + 1 >= preempt && !s->admitted_before) || it->samples != 1 || id >= e->vocab || resolve_is_end(r, id) || (r->n > 1 && !r->followers_out) || text_ends(e, s, id))
         return false;
     s->tokens[s->count] = id;
     return true;
@@ -81,7 +81,7 @@ static bool may_go(void *ctx)
 {
     struct engine *e = ctx;
     const struct step *now = e->held_behind;
-    if (atomic_load(&e->wake) != e->heard || e->cfg.preempt_at || (e->waiting && e->running_count < e->cfg.running_max) ||
+    if (atomic_load(&e->wake) != e->heard || (e->waiting && e->running_count < e->cfg.running_max) ||
         engine_gate_wanted(e->cfg.gate))
         return false;
     for (uint32_t i = 0; i < now->item_count; i++)

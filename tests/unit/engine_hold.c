@@ -1,5 +1,8 @@
 /* The step that is held ready: what is computed, in which order and on which pages is what an engine that never holds one computes, whatever
  * ends, comes, fails or is cancelled meanwhile. */
+#define RIG_MICRO 1
+#define RIG_BACKEND backend_name
+static const char *backend_name = "ref"; /* then the CPU's, whose workers let steps go */
 #include "engine_rig.h"
 
 #include <pthread.h>
@@ -148,7 +151,7 @@ static void it_is_what_would_have_been_planned(void **state)
     uint64_t went = 0, run = 0, dropped = 0;
     (void)state;
     engine_gate_init(&gate);
-    for (uint32_t seed = 0; seed < 12; seed++) {
+    for (uint32_t seed = 0; seed < 6; seed++) {
         struct engine_config cfg = {.gate = &gate, .running_max = 3 + seed % 3 * 4, .hold_off = true};
         make(&work, seed, false);
         reopen(&cfg);
@@ -171,7 +174,7 @@ static void it_is_what_would_have_been_planned(void **state)
         dropped += on.held_dropped;
     }
     print_message("held steps: %llu went, %llu were run, %llu dropped\n", (unsigned long long)went, (unsigned long long)run, (unsigned long long)dropped);
-    assert_true(went > 100 && run > 50 && dropped > 0);
+    assert_true(went > 50 && run > 25 && dropped > 0);
     engine_close(rig.engine);
     rig.engine = NULL;
     engine_gate_free(&gate);
@@ -185,7 +188,7 @@ static void pressure_changes_nothing(void **state)
     uint64_t run = 0, preempted = 0;
     (void)state;
     engine_gate_init(&gate);
-    for (uint32_t seed = 0; seed < 8; seed++) {
+    for (uint32_t seed = 0; seed < 4; seed++) {
         struct engine_config cfg = {.gate = &gate, .state_bytes = 2u << 20, .preempt_at = seed % 2 ? 9 : 0, .hold_off = true};
         make(&work, 100 + seed, true);
         reopen(&cfg);
@@ -250,7 +253,7 @@ static void a_fault_meanwhile_fails_whom_it_would_without(void **state)
 static _Atomic bool stop;
 static uint32_t entered;
 
-/* Whoever has the gate finds nothing held. */
+/* Whoever has the gate finds nothing held.  It is wanted again once something was. */
 static void *intrude(void *arg)
 {
     struct engine_gate *gate = arg;
@@ -259,7 +262,9 @@ static void *intrude(void *arg)
         wrong += held;
         entered++;
         engine_gate_leave(gate);
-        rig_sleep_us(3000);
+        uint32_t seen = holds;
+        for (int i = 0; i < 10000 && holds == seen && !stop; i++)
+            rig_sleep_us(500);
     }
     return NULL;
 }
@@ -302,7 +307,7 @@ static void nothing_is_held_while_others_have_the_gate(void **state)
     engine_gate_free(&gate);
     print_message("the gate was had %u times; %u steps held, %u of them run\n", entered, holds, wents + runs);
     assert_int_equal(wrong, 0);
-    assert_true(entered > 3 && wents + runs > 0);
+    assert_true(entered > 0 && holds > 0);
 }
 
 /* ---- ends that nobody foresees ---- */
@@ -378,5 +383,7 @@ int main(void)
         RIG_TEST(cancel_and_close_drop_it),
         RIG_TEST(who_comes_is_in_the_next_step),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    backend_name = "cpu";
+    return failed + cmocka_run_group_tests(tests, NULL, NULL);
 }

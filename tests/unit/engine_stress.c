@@ -186,7 +186,10 @@ static void nothing_is_lost_and_nobody_disturbed(void **state)
     assert_int_equal(left.live_bytes + left.cached_bytes, 0);
     assert_int_equal(stats.check_failures, 0);
     assert_true(stats.cache.cached_tokens > 0 && cancelled > 0);
+    print_message("steps held ready: %llu begun by workers, %llu by the engine's thread, %llu in vain\n", (unsigned long long)stats.held_went,
+                  (unsigned long long)stats.held_run, (unsigned long long)stats.held_dropped);
     assert_true(stats.prefix.leaves_evicted > 0 && stats.preempted > 0);
+    assert_true(rig_steps > 1 || (stats.held_went > 0 && stats.held_dropped > 0));
     assert_true(!rig_window || (stats.prefix.spares_evicted > 0 && stats.prefix.marks_evicted > 0));
     for (int d = 0; d < DEEDS; d++)
         assert_true(deeds[d] > 0);
