@@ -206,7 +206,7 @@ def matrix_jobs():
 
 def single_chains(golden, names, long):
     more = ["long"] if long else []
-    steps = [("law over models", [program("law_model"), golden, *more]),
+    steps = [("law over models", [program("law_model"), golden, golden + "_mlx", *more]),
              ("ops rows_levels", [program("ops_rows_levels"), *more]),
              ("tokenizers", [PYTHON, "tests/text_oracle.py", "--tool", program("text_tool"), "--lines", "1000000" if long else "100000",
                              *[f"{n}=3" for n in names], os.path.join(golden, "llama", "tokenizer.json")])]
@@ -379,19 +379,19 @@ def tier_check(run, long=False):
     ahead = Ahead(asan=["unit_tests", "fuzz_targets", "rhapsode"], tsan=tsan_targets(long))
     run.step("structure", [PYTHON, "scripts/structure.py"])
     run.step("baseline instructions", [PYTHON, "scripts/check_isa.py", RELEASE])
-    run.step("unit", ["ctest", "--test-dir", RELEASE, "-j2", "--output-on-failure", "--timeout", "600", *(["-E", "engine_stress|engine_hit_time"] if long else [])])
+    run.step("unit", ["ctest", "--test-dir", RELEASE, "-j2", "--output-on-failure", "--timeout", "600", *(["-E", "engine_stress|engine_hit_time|engine_faults"] if long else [])])
     if long:  # alone: one is timed
-        for name in ("engine_hit_time", "engine_stress"):
+        for name in ("engine_hit_time", "engine_stress", "engine_faults"):
             run.step(f"unit {name}", [program(f"unit_{name}")], {"CHECK_LONG": "1"})
     models = real_models(run)
     run.together(matrix_chains(golden, models, long) + single_chains(golden, [models[n] for n in models], long) +
                  golden_chains(golden, os.path.join(TOP, "build", "golden_gguf")))
     for name in ("llama", "gemma3", "qwen3_5", "deepseek_v3") if long else ():  # all combinations, one model a state kind
         run.step(f"law matrix, whole, {name}", [program("law_matrix"), "full", *matrix_jobs(), os.path.join(golden, name)])
-    more = {"LOAD_SECONDS": "20"}
+    more = {"LOAD_SECONDS": "20", "VOCAB_LINES": "100"}
     if long:
         run.step("Python environment for load", ["scripts/setup", "load"])
-        more = {"LOAD_STREAMS": "2000", "LOAD_SECONDS": "600", "API_EXAMPLES": "200", "API_BODIES": "400", "AIPERF": os.path.join(TOP, ".venv-load", "bin", "aiperf")}
+        more = {"VOCAB_LINES": "50000", "LOAD_STREAMS": "2000", "LOAD_SECONDS": "600", "API_EXAMPLES": "200", "API_BODIES": "400", "AIPERF": os.path.join(TOP, ".venv-load", "bin", "aiperf")}
     env = {"RHAPSODE": os.path.join(RELEASE, "rhapsode"), "MODELS": MODELS, "RELEASE": RELEASE, **more}
     run.step("program", [PYTHON, "-m", "pytest", "-q", "tests"], env)
     ahead.stop()
