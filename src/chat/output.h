@@ -37,6 +37,10 @@ const char *output_format_name(const struct output_format *f);
  * begins one of several ways to go on.  NULL: the format has no calls. */
 const char *output_format_call(const struct output_format *f, struct str template_source);
 
+enum { OUTPUT_DELIMITERS_MAX = 16 };
+/* The words of the markers around calls and around one call, such as "<tool_call>" and "</tool_call>"; returns how many.  The texts are constant. */
+size_t output_format_delimiters(const struct output_format *f, struct str out[OUTPUT_DELIMITERS_MAX]);
+
 struct output_options {
     const struct output_format *format;
     yyjson_val *tools;      /* array of {type, function: {name, parameters}} or {name, parameters | input_schema}; NULL; read at open only */

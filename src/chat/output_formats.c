@@ -183,3 +183,19 @@ const char *output_format_name(const struct output_format *f)
 {
     return f->name;
 }
+
+size_t output_format_delimiters(const struct output_format *f, struct str out[OUTPUT_DELIMITERS_MAX])
+{
+    size_t n = 0;
+    for (size_t k = 0; k < OUTPUT_CALL_KINDS; k++) {
+        const struct output_calls *c = &f->calls[k];
+        const char *markers[] = {c->open, c->call_open, c->call_close, c->close};
+        for (size_t i = 0; i < sizeof markers / sizeof *markers; i++) {
+            struct str rest = str_of(markers[i] ? markers[i] : ""), word;
+            while (str_split(&rest, ' ', &word))
+                if (word.n && n < OUTPUT_DELIMITERS_MAX)
+                    out[n++] = word;
+        }
+    }
+    return n;
+}

@@ -15,8 +15,8 @@ enum { CHAIN_MOST = 4 * ECHO_OCCURRENCES }; /* places looked at, runs of another
 
 struct echo {
     struct proposer base;
-    const uint32_t *end_ids;
-    uint32_t end_count;
+    const uint32_t *cut_ids;
+    uint32_t cut_count;
     uint32_t cap;      /* places remembered; power of two */
     uint32_t indexed;  /* runs that end before this place are in the index */
     uint32_t *heads;   /* [cap] hash -> place + 1 */
@@ -71,15 +71,15 @@ static uint32_t occurrences(const struct echo *e, const uint32_t *tokens, uint32
     return n;
 }
 
-static bool is_end(const struct echo *e, uint32_t id)
+static bool is_cut(const struct echo *e, uint32_t id)
 {
-    for (uint32_t i = 0; i < e->end_count; i++)
-        if (e->end_ids[i] == id)
+    for (uint32_t i = 0; i < e->cut_count; i++)
+        if (e->cut_ids[i] == id)
             return true;
     return false;
 }
 
-/* What all places still inside the text go on with; stops at a fork and before an end id. */
+/* What all places still inside the text go on with; stops at a fork and before an id that ends spans. */
 static uint32_t follow(const struct echo *e, const uint32_t *tokens, uint32_t count, const uint32_t *places, uint32_t n, uint32_t most,
                        uint32_t *span)
 {
@@ -96,7 +96,7 @@ static uint32_t follow(const struct echo *e, const uint32_t *tokens, uint32_t co
             id = next;
             any = true;
         }
-        if (!any || is_end(e, id))
+        if (!any || is_cut(e, id))
             return len;
         span[len] = id;
     }
@@ -130,15 +130,15 @@ static void echo_free(struct proposer *p)
 static const struct proposer_ops echo_ops = {.name = "echo", .kind = PROPOSER_ECHO, .prior = {0.9, 0.9, 0.9, 0.9}, .propose = echo_propose,
                                              .observe = echo_observe, .free = echo_free};
 
-int echo_open(uint32_t positions, const uint32_t *end_ids, uint32_t end_count, struct proposer **out, struct err *err)
+int echo_open(uint32_t positions, const uint32_t *cut_ids, uint32_t cut_count, struct proposer **out, struct err *err)
 {
     struct echo *e = mem_try_zero(1, sizeof *e);
     *out = NULL;
     if (!e)
         return err_nomem(err, "echo", sizeof *e);
     proposer_init(&e->base, &echo_ops);
-    e->end_ids = end_ids;
-    e->end_count = end_count;
+    e->cut_ids = cut_ids;
+    e->cut_count = cut_count;
     for (e->cap = 64; e->cap < positions && e->cap < PROPOSE_HISTORY_MAX;)
         e->cap *= 2;
     e->heads = mem_try_zero(e->cap, sizeof *e->heads);

@@ -107,6 +107,8 @@ struct engine_request_config { /* copied */
     bool max_tokens_soft;         /* a default: cut to what fits instead of refused */
     const uint32_t *end_ids;      /* ids that end a sequence and are not emitted: EOS and stop ids */
     uint32_t end_count;
+    const uint32_t *cut_ids;      /* further ids that no copied span goes past: delimiters of calls */
+    uint32_t cut_count;
     const struct str *stops;      /* stop strings */
     uint32_t stop_count;
     struct sample_params sampling; /* choice is set per choice; biases in any order */

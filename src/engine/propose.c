@@ -29,7 +29,7 @@ int propose_open(struct seq *s, uint32_t positions, struct err *err)
     struct engine_request *r = s->request;
     int rc = 0;
     if (r->propose & ENGINE_PROPOSE_ECHO)
-        rc = echo_open(positions, r->end_ids, r->end_count, &s->proposers[PROPOSER_ECHO], err);
+        rc = echo_open(positions, r->cut_ids, r->cut_count, &s->proposers[PROPOSER_ECHO], err);
     if (rc == 0 && r->propose & ENGINE_PROPOSE_LOOKUP)
         rc = lookup_open(positions, &s->proposers[PROPOSER_LOOKUP], err);
     if (rc == 0 && r->propose & ENGINE_PROPOSE_DRAFT)

@@ -50,8 +50,8 @@ struct proposer_ops {
 };
 
 /* Copies of earlier text: the longest continuation on which all near occurrences of the last ECHO_GRAM ids agree, once one sampled token
- * has confirmed its first id.  positions: the most tokens the sequence can reach; end_ids: ascending, borrowed. */
-int echo_open(uint32_t positions, const uint32_t *end_ids, uint32_t end_count, struct proposer **out, struct err *err);
+ * has confirmed its first id.  positions: the most tokens the sequence can reach; cut_ids: what no span goes past, borrowed. */
+int echo_open(uint32_t positions, const uint32_t *cut_ids, uint32_t cut_count, struct proposer **out, struct err *err);
 /* What followed an earlier occurrence of the last 3, 2 or 1 ids: the nearest, or where the last guess was taken from goes on. */
 int lookup_open(uint32_t positions, struct proposer **out, struct err *err);
 

@@ -48,6 +48,20 @@ static int copy_end_ids(struct engine_request *r, const struct engine_request_co
     return 0;
 }
 
+static int copy_cut_ids(struct engine_request *r, const struct engine_request_config *cfg, struct err *err)
+{
+    size_t n = (size_t)r->end_count + cfg->cut_count;
+    r->cut_ids = mem_try_array(n, sizeof *r->cut_ids);
+    if (!r->cut_ids)
+        return err_nomem(err, "ids that end a span", n * sizeof *r->cut_ids);
+    if (r->end_count)
+        memcpy(r->cut_ids, r->end_ids, r->end_count * sizeof *r->cut_ids);
+    if (cfg->cut_count)
+        memcpy(r->cut_ids + r->end_count, cfg->cut_ids, cfg->cut_count * sizeof *r->cut_ids);
+    r->cut_count = (uint32_t)n;
+    return 0;
+}
+
 static int copy_biases(struct engine_request *r, struct err *err)
 {
     uint32_t n = r->sampling.bias_count;
@@ -176,7 +190,7 @@ int engine_request_new(struct engine *e, const struct engine_request_config *cfg
         return err_set(err, ERR_ARGUMENT, "a draft was asked for, but no draft model is open");
     }
     r->propose_depth = cfg->propose_depth;
-    if ((rc = cache_configure(r, cfg, err)) || (rc = copy_end_ids(r, cfg, err)) || (rc = copy_biases(r, err)) || (rc = copy_stops(r, cfg, err)) ||
+    if ((rc = cache_configure(r, cfg, err)) || (rc = copy_end_ids(r, cfg, err)) || (rc = copy_cut_ids(r, cfg, err)) || (rc = copy_biases(r, err)) || (rc = copy_stops(r, cfg, err)) ||
         (rc = copy_allowed(r, cfg, err)) || (rc = reveal_open(&r->reveal, cfg, model_info(e->model)->hidden, err)) || (rc = make_ring(r, cfg->ring, err))) {
         engine_request_release(r);
         return rc;
@@ -207,6 +221,7 @@ void engine_request_release(struct engine_request *r)
     mem_free(r->top_ids);
     mem_free(r->top_logprobs);
     mem_free(r->end_ids);
+    mem_free(r->cut_ids);
     mem_free(r->biases);
     mem_free(r->allowed_ids);
     reveal_free(&r->reveal);

@@ -126,6 +126,20 @@ static int end_ids_of(const struct rh_model *m, const struct rh_request_options 
     return 0;
 }
 
+/* The delimiters of the format's calls that are one added token each. */
+static uint32_t delimiter_ids(const struct rh_model *m, const struct output_format *format, uint32_t ids[OUTPUT_DELIMITERS_MAX])
+{
+    struct str words[OUTPUT_DELIMITERS_MAX];
+    size_t count = output_format_delimiters(format, words);
+    uint32_t n = 0;
+    for (size_t i = 0; i < count; i++) {
+        int64_t id = m->texts.tokenizer ? tokenizer_find(m->texts.tokenizer, words[i]) : -1;
+        if (id >= 0 && tokenizer_is_added(m->texts.tokenizer, (uint32_t)id))
+            ids[n++] = (uint32_t)id;
+    }
+    return n;
+}
+
 static int check_kv(const struct rh_model *m, const struct rh_request_options *o, struct err *err)
 {
     enum kv_format k, v;
@@ -213,7 +227,7 @@ static int make_engine_request(struct rh_request *r, const struct rh_request_opt
     struct rh_model *m = r->model;
     struct rh_sampling defaults;
     struct sample_bias *biases = NULL;
-    uint32_t *end_ids = NULL;
+    uint32_t *end_ids = NULL, cut_ids[OUTPUT_DELIMITERS_MAX];
     struct engine_request_config c = {.n = r->n, .logprobs = o->logprobs, .top = o->top_logprobs, .stops = r->stops,
                                       .stop_count = r->stop_count, .allowed_ids = o->allowed_ids,
                                       .prompt_logprobs = o->prompt_logprobs || o->prompt_top_logprobs, .prompt_top = o->prompt_top_logprobs};
@@ -222,6 +236,8 @@ static int make_engine_request(struct rh_request *r, const struct rh_request_opt
     c.session = o->session ? str_of(o->session) : (struct str){0};
     sampling_defaults(m, &defaults);
     const struct rh_sampling *s = o->sampling ? o->sampling : &defaults;
+    c.cut_ids = cut_ids;
+    c.cut_count = o->no_calls || (r->has_chat && !r->chat.tools_json.n) ? 0 : delimiter_ids(m, r->output, cut_ids);
     c.propose_depth = o->propose_depth;
     c.priority = o->priority;
     c.allowed_count = o->allowed_id_count < UINT32_MAX / 8 ? (uint32_t)o->allowed_id_count : UINT32_MAX / 8;

@@ -615,6 +615,25 @@ static void calls_that_are_forced_begin_as_recorded(void **state)
                             output_format_call(output_format_find(STR("mistral")), sources[1]));
 }
 
+static void delimiters_of_calls_are_words_of_their_markers(void **state)
+{
+    struct str words[OUTPUT_DELIMITERS_MAX];
+    bool open = false, close = false;
+    (void)state;
+    assert_int_equal(output_format_delimiters(output_format_find(STR("none")), words), 0);
+    size_t n = output_format_delimiters(output_format_find(STR("hermes")), words);
+    for (size_t i = 0; i < n; i++) {
+        open |= str_is(words[i], "<tool_call>");
+        close |= str_is(words[i], "</tool_call>");
+        assert_null(memchr(words[i].p, ' ', words[i].n));
+    }
+    assert_true(open && close);
+    n = output_format_delimiters(output_format_find(STR("lfm2")), words);
+    assert_true(n == 4 && str_is(words[3], "<|tool_call_end|>"));
+    for (size_t i = 0; output_format_at(i); i++)
+        assert_true(output_format_delimiters(output_format_at(i), words) <= OUTPUT_DELIMITERS_MAX);
+}
+
 static void memory_may_fail_anywhere(void **state)
 {
     (void)state;
@@ -667,6 +686,7 @@ int main(void)
         cmocka_unit_test(no_word_is_lost),
         cmocka_unit_test(long_texts_are_held_within_bounds),
         cmocka_unit_test(calls_that_are_forced_begin_as_recorded),
+        cmocka_unit_test(delimiters_of_calls_are_words_of_their_markers),
         cmocka_unit_test(memory_may_fail_anywhere),
     };
     return cmocka_run_group_tests(tests, load, unload);

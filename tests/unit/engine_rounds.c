@@ -107,6 +107,30 @@ static void proposals_change_nothing(void **state)
     assert_true(accepted > 100 && rejected > 100 && copied > 0);
 }
 
+/* The ids that an answer is made of, said to be delimiters: nothing of it is copied, and it is the same. */
+static void copies_end_at_delimiters(void **state)
+{
+    static struct rig_result plain, copied, cut;
+    uint32_t prompt[90], found = 0;
+    (void)state;
+    for (uint32_t seed = 5; seed < 13; seed++) {
+        struct engine_request_config c = config(GREEDY, 45);
+        repeating(seed, prompt, 60, 20);
+        rig_run(&rig, &c, prompt, 60, &plain);
+        c.propose = ENGINE_PROPOSE_ECHO;
+        c.propose_depth = ENGINE_DEPTH_MAX;
+        rig_run(&rig, &c, prompt, 60, &copied);
+        c.cut_ids = plain.ids;
+        c.cut_count = plain.outcome.completion_count;
+        rig_run(&rig, &c, prompt, 60, &cut);
+        rig_assert_equal(&plain, &copied);
+        rig_assert_equal(&plain, &cut);
+        assert_int_equal(cut.outcome.speculation.fill.injected, 0);
+        found += copied.outcome.speculation.fill.injected;
+    }
+    assert_true(found > 0);
+}
+
 /* Every place where an answer can end, inside rounds: budget, end id, stop string. */
 static void ends_fall_where_they_do_plainly(void **state)
 {
@@ -366,6 +390,7 @@ int main(void)
     rig_config = (struct engine_config){.rows_max = 48};
     const struct CMUnitTest tests[] = {
         RIG_TEST(proposals_change_nothing),
+        RIG_TEST(copies_end_at_delimiters),
         RIG_TEST(ends_fall_where_they_do_plainly),
         RIG_TEST(state_after_rounds_is_plain_state),
         RIG_TEST(beside_others),
