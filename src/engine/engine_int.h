@@ -92,10 +92,8 @@ struct engine_request {
     struct reveal reveal;
     int64_t max_tokens;
     uint32_t n, top, chunk_max, prompt_count, limit;
-    uint32_t *end_ids;          /* ascending */
-    uint32_t *cut_ids;          /* [cut_count] end ids and what else ends a copied span */
-    uint32_t cut_count;
-    uint32_t end_count;
+    uint32_t *end_ids, *cut_ids; /* ascending; these, and what else ends a copied span */
+    uint32_t end_count, cut_count;
     struct stop_set stops;
     char *stop_text;
     struct sample_bias *biases;
