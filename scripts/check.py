@@ -255,8 +255,9 @@ def api_step(preset, name, long, few, streams, seconds):
     return (f"API, {name}", [PYTHON, "-m", "pytest", "-q", *files], env)
 
 
-def unit_step(preset, name, choice, requests):
-    return (f"unit, {name}", ["ctest", "--test-dir", preset, "--output-on-failure", "--timeout", "1800", *choice], {"STRESS_REQUESTS": requests})
+def unit_steps(preset, name, choice, requests, parts=1):
+    return [(f"unit, {name}{f', part {i + 1} of {parts}' if parts > 1 else ''}", ["ctest", "--test-dir", preset, "--output-on-failure", "--timeout", "1800", "-I", f"{i + 1},,{parts}", *choice],
+             {"STRESS_REQUESTS": requests}) for i in range(parts)]
 
 
 class Ahead:
@@ -285,11 +286,11 @@ def sanitizer_steps(run, long):
     chains = []
     if run.build("asan", "unit_tests", "fuzz_targets", "rhapsode"):
         # check long adds the slow ones
-        slow = [] if long else ["-E", "engine_draft|engine_rounds|engine_faults|engine_hit_time|engine_propose|engine_window|engine_coverage"]
-        chains += [[unit_step(ASAN, "address and undefined", slow, "20000" if long else "1000")],
+        slow = [] if long else ["-E", "engine_draft|engine_rounds|engine_faults|engine_hit_time|engine_propose|engine_window|engine_coverage|text_detok"]
+        chains += [*[[part] for part in unit_steps(ASAN, "address and undefined", slow, "20000" if long else "1000", 2)],
                    [api_step(ASAN, "address and undefined", long, ["test_http.py", "test_tools.py", "test_cancel.py", "test_embeddings.py", "test_load.py"], "60", "10")], *replay_chains()]
     if run.build("tsan", *tsan_targets(long)):
-        chains += [[unit_step(TSAN, "thread", ["-R", "engine_|backend_cpu_|front_" if long else "|".join(TSAN_TESTS)], "5000" if long else "1000")],
+        chains += [unit_steps(TSAN, "thread", ["-R", "engine_|backend_cpu_|front_" if long else "|".join(TSAN_TESTS)], "5000" if long else "1000"),
                    [api_step(TSAN, "thread", long, ["test_load.py"], "20", "5")]]
     run.together(chains)
 
@@ -388,7 +389,7 @@ def tier_check(run, long=False):
                  golden_chains(golden, os.path.join(TOP, "build", "golden_gguf")))
     for name in ("llama", "gemma3", "qwen3_5", "deepseek_v3") if long else ():  # all combinations, one model a state kind
         run.step(f"law matrix, whole, {name}", [program("law_matrix"), "full", *matrix_jobs(), os.path.join(golden, name)])
-    more = {"LOAD_SECONDS": "20", "VOCAB_LINES": "100"}
+    more = {"LOAD_SECONDS": "8", "VOCAB_LINES": "100", "VOCAB_EVERY": "3"}
     if long:
         run.step("Python environment for load", ["scripts/setup", "load"])
         more = {"VOCAB_LINES": "50000", "LOAD_STREAMS": "2000", "LOAD_SECONDS": "600", "API_EXAMPLES": "200", "API_BODIES": "400", "AIPERF": os.path.join(TOP, ".venv-load", "bin", "aiperf")}

@@ -1,7 +1,7 @@
 """families_test.py: the vocabularies and chat templates of many model families, which llama.cpp's sources carry, against the reference libraries.
 
 They come out of a source package pinned by its SHA-256 (docs/packages.md) into the folder MODELS; none of its code is run.  VOCAB_LINES: how many
-lines of a vocabulary are compared."""
+lines of a vocabulary are compared; VOCAB_EVERY: of so many vocabularies one."""
 import os
 import subprocess
 import sys
@@ -12,7 +12,7 @@ TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RELEASE = os.environ.get("RELEASE", os.path.dirname(os.environ["RHAPSODE"]))
 PACKAGE = ("llama_cpp_python", "0.3.36", "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e")
 MODELS = "vendor/llama.cpp/models"
-LINES = os.environ.get("VOCAB_LINES", "500")
+LINES, EVERY = os.environ.get("VOCAB_LINES", "500"), int(os.environ.get("VOCAB_EVERY", "1"))
 WORD_PIECE = ["bert-bge"]
 VOCABULARIES = ["aquila", "baichuan", "command-r", "deepseek-coder", "deepseek-llm", "falcon", "gemma-4", "gpt-2", "gpt-neox", "llama-bpe", "llama-spm", "mpt",
                 "nomic-bert-moe", "phi-3", "qwen2", "qwen35", "refact", "starcoder"]
@@ -53,8 +53,8 @@ def compared(files):
     def start(script, *args):
         return subprocess.Popen([sys.executable, os.path.join(TOP, "tests", script), "--tool", *args], stdout=subprocess.PIPE, text=True)
 
-    made = {"ids": start("text_oracle.py", tool("text_tool"), "--lines", str(int(LINES) * len(VOCABULARIES)), "--cache", os.path.join(files, "cache"),
-                         *[vocabulary(files, n) for n in VOCABULARIES]),
+    made = {"ids": start("text_oracle.py", tool("text_tool"), "--lines", str(int(LINES) * len(VOCABULARIES[::EVERY])), "--cache", os.path.join(files, "cache"),
+                         *[vocabulary(files, n) for n in VOCABULARIES[::EVERY]]),
             "templates": start("chat_oracle.py", tool("chat_tool"), os.path.join(files, "templates"))}
     yield made
     for process in made.values():
