@@ -70,7 +70,9 @@ static bool goes_on(struct engine *e, const struct step *step, const struct step
     struct seq *s = it->seq;
     const struct engine_request *r = s->request;
     uint32_t id = step->results[it->sample_first].id, preempt = e->cfg.preempt_at;
-    if ((preempt && s->generated + 1 >= preempt && !s->admitted_before) || it->samples != 1 || id >= e->vocab || resolve_is_end(r, id) || (r->n > 1 && !r->followers_out) || text_ends(e, s, id))
+    if (preempt && s->generated + 1 >= preempt && !s->admitted_before)
+        return false;
+    if (it->samples != 1 || id >= e->vocab || resolve_is_end(r, id) || (r->n > 1 && !r->followers_out) || text_ends(e, s, id))
         return false;
     s->tokens[s->count] = id;
     return true;
