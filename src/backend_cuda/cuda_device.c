@@ -16,15 +16,18 @@ int cuda_alloc(struct device *d, size_t size_bytes, const char *what, void **out
 {
     int rc = cuda_check(cudaMalloc(out, size_bytes), what, err);
     if (rc)
-        return err_prefix(err, "%zu bytes", size_bytes);
-    d->held_bytes += size_bytes;
-    return 0;
+        err_prefix(err, "%zu bytes", size_bytes);
+    else
+        d->held_bytes += size_bytes;
+    return rc;
 }
 
 int cuda_alloc_away(size_t size_bytes, const char *what, void **out, struct err *err)
 {
     int rc = cuda_check(cudaHostAlloc(out, size_bytes, cudaHostAllocMapped | cudaHostAllocPortable), what, err);
-    return rc ? err_prefix(err, "%zu bytes of the host's memory", size_bytes) : 0;
+    if (rc)
+        err_prefix(err, "%zu bytes of the host's memory", size_bytes);
+    return rc;
 }
 
 void cuda_release(struct device *d, void *p, size_t size_bytes)

@@ -22,10 +22,10 @@ int err_set(struct err *e, int code, const char *fmt, ...)
     return code;
 }
 
-int err_prefix(struct err *e, const char *fmt, ...)
+void err_prefix(struct err *e, const char *fmt, ...)
 {
     if (!e || !e->code)
-        return e ? e->code : 0;
+        return;
     char old[ERR_TEXT_MAX], head[ERR_TEXT_MAX];
     memcpy(old, e->text, sizeof old);
     va_list ap;
@@ -34,7 +34,7 @@ int err_prefix(struct err *e, const char *fmt, ...)
     va_end(ap);
     size_t n = strlen(head);
     if (strncmp(old, head, n) == 0 && (old[n] == ':' || old[n] == '/')) /* said already, by who found it, of the whole or of a file in it */
-        return e->code;
+        return;
     if (n > ERR_TEXT_MAX / 2)
         n = ERR_TEXT_MAX / 2;
     memcpy(e->text, head, n);
@@ -44,7 +44,6 @@ int err_prefix(struct err *e, const char *fmt, ...)
         m = room;
     memcpy(e->text + n + 2, old, m);
     e->text[n + 2 + m] = 0;
-    return e->code;
 }
 
 int err_nomem(struct err *e, const char *what, size_t size_bytes)

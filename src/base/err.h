@@ -53,8 +53,9 @@ static inline void err_none(struct err *e)
 int err_set(struct err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int err_setv(struct err *e, int code, const char *fmt, va_list ap);
 
-/* Put "where: " in front of a filled error (a file name, a layer) that does not begin with it (or with a file in it), and return its code. */
-int err_prefix(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Put "where: " in front of a filled error (a file name, a layer) that does not begin with it (or with a file in it).  It gives no code: `e` may be
+ * NULL, and the caller has it. */
+void err_prefix(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* The usual out-of-memory error: what was to be allocated and how much. */
 int err_nomem(struct err *e, const char *what, size_t size_bytes);

@@ -65,8 +65,10 @@ static int open_sibling(struct gguf *g, uint32_t no, int64_t count, struct err *
         return rc;
     struct gguf_shard *s = &g->shards[no];
     g->n_shards = no + 1;
-    if ((rc = shard_open(s, path, no, err)))
-        return err ? (err_prefix(err, "split file %u of %lld", no + 1, (long long)count), rc) : rc;
+    if ((rc = shard_open(s, path, no, err))) {
+        err_prefix(err, "split file %u of %lld", no + 1, (long long)count);
+        return rc;
+    }
     if ((rc = split_key(s, "split.no", -1, &got_no, err)) || (rc = split_key(s, "split.count", -1, &got_count, err)))
         return rc;
     if (got_no != no || got_count != count)

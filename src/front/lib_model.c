@@ -146,7 +146,9 @@ static int load_draft(struct rh_model *m, const char *name, struct err *err)
     engine_gate_leave(&m->host->gate);
     texts_close(&texts);
     mem_free(path);
-    return rc ? err_prefix(err, "draft") : 0;
+    if (rc)
+        err_prefix(err, "draft");
+    return rc;
 }
 
 /* ---- engine ---- */

@@ -595,10 +595,11 @@ static int step_record(struct model *m, uint64_t *event, struct err *err)
     if (rc == 0) {
         return 0;
     }
-    if (be->event_wait(m->device, 0, err)) {
-        return err_prefix(err, "recording the step's event");
+    if (be->event_wait(m->device, 0, err) == 0) { /* it does not say why */
+        return err_set(err, rc, "recording the step's event");
     }
-    return err_set(err, rc, "recording the step's event");
+    err_prefix(err, "recording the step's event");
+    return rc;
 }
 
 int model_forward(struct model *m, struct kv *kv, const struct span *spans, uint32_t span_count, struct sample_result *results,

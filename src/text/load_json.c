@@ -194,8 +194,10 @@ static int added_tokens(struct tokenizer *t, yyjson_val *list, struct err *err)
             rc = err_set(err, ERR_FORMAT, "%s[%zu]: expected 'id' and 'content'", where, i);
         rc = rc ? rc : keep(t, content, &tok.content, err);
         rc = rc ? rc : load_added(t, tok, err);
-        if (rc)
-            return err ? err_prefix(err, "%s[%zu]", where, i) : rc;
+        if (rc) {
+            err_prefix(err, "%s[%zu]", where, i);
+            return rc;
+        }
     }
     return 0;
 }
