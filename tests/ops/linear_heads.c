@@ -120,7 +120,7 @@ static void heads_run(struct device *d, const struct sample *p, const struct wei
     wait(d);
 }
 
-/* Largest error over the largest value; 0 only when all bytes are equal. */
+/* Largest error over the largest value; 0 only when all bytes are equal (0 beside -0 is no error, yet not nothing). */
 static double compare(const struct sample *p, const float *got)
 {
     double most = 1e-30, error = 0;
@@ -129,7 +129,7 @@ static double compare(const struct sample *p, const float *got)
             size_t at = (size_t)r * (p->y_cols + 3) + c;
             most = fmax(most, fabs((double)p->want[at]));
             double e = fabs((double)p->want[at] - (double)got[at]);
-            error = memcmp(got + at, p->want + at, sizeof *got) == 0 ? error : e > 0 ? fmax(error, e) : INFINITY;
+            error = memcmp(got + at, p->want + at, sizeof *got) == 0 ? error : e >= 0 ? fmax(error, fmax(e, 1e-30)) : INFINITY;
         }
     return error / most;
 }
