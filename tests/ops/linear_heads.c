@@ -121,15 +121,18 @@ static void heads_run(struct device *d, const struct sample *p, const struct wei
 }
 
 /* Largest error over the largest value; 0 only when all bytes are equal (0 beside -0 is no error, yet not nothing). */
-static double compare(const struct sample *p, const float *got)
+static double compare(const struct sample *p, const float *got, size_t *worst)
 {
     double most = 1e-30, error = 0;
+    *worst = 0;
     for (uint32_t r = 0; r < p->s.rows; r++)
         for (uint32_t c = 0; c < p->y_cols; c++) {
             size_t at = (size_t)r * (p->y_cols + 3) + c;
             most = fmax(most, fabs((double)p->want[at]));
             double e = fabs((double)p->want[at] - (double)got[at]);
-            error = memcmp(got + at, p->want + at, sizeof *got) == 0 ? error : e >= 0 ? fmax(error, fmax(e, 1e-30)) : INFINITY;
+            e = memcmp(got + at, p->want + at, sizeof *got) == 0 ? 0 : e >= 0 ? fmax(e, 1e-30) : INFINITY;
+            if (e > error)
+                error = e, *worst = at;
         }
     return error / most;
 }
@@ -147,11 +150,12 @@ static void run_on(struct device *d, const char *name, const struct sample *p, d
             heads_run(d, p, w, r, 1, got);
         if (!alone)
             heads_run(d, p, w, 0, p->s.rows, got);
-        double error = compare(p, got);
+        size_t worst;
+        double error = compare(p, got, &worst);
         comparisons++;
         if (error > tolerance && differences++ < 20)
-            printf("%s: %s, %u heads of [%u][%u] + %u, %u rows%s: error %g\n", name, p->w.name, p->s.heads, p->s.out, p->s.in, p->s.tail,
-                   p->s.rows, alone ? " alone" : "", error);
+            printf("%s: %s, %u heads of [%u][%u] + %u, %u rows%s: error %g (%g, expected %g, at %zu)\n", name, p->w.name, p->s.heads, p->s.out,
+                   p->s.in, p->s.tail, p->s.rows, alone ? " alone" : "", error, (double)got[worst], (double)p->want[worst], worst);
     }
     device_backend(d)->weight_free(d, w);
     device_backend(owner)->buffer_free(owner, got, 0);
