@@ -78,7 +78,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) row_scale(const __grid_con
         return;
     int e = (int)(__float_as_uint(most) >> 23) & 255, up = e < 14 ? 0 : (scale_is_fp(p.kind) ? 126 : 140) - e;
     if (kind_is_bare(p.kind)) { /* scales times 2^24 have to be f16 */
-        int most_up = 118 - (int)(__float_as_uint(scale) >> 23);
+        int most_up = 118 - (int)((__float_as_uint(scale) + 0x1000) >> 23); /* as rounded: just below a power of two it would become infinite */
         up = most_up < up ? most_up : up;
     }
     up = up < -126 ? -126 : up > 126 ? 126 : up;

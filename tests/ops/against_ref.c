@@ -121,8 +121,10 @@ static double relative_error(const float *a, const float *b, size_t n)
     return most > 0 ? error / most : error;
 }
 
+enum { WEIGHT_ROWS = 4096 /* so many that of some the largest scale lies just below a power of two, where f16 rounds it up */ };
+
 struct product {
-    float linear[3 * 70], embed[6 * 1024];
+    float linear[3 * WEIGHT_ROWS], embed[6 * 1024];
 };
 
 static void weight_run(struct bench *b, const struct weight_src *src, struct product *out)
@@ -154,14 +156,14 @@ static void weight_run(struct bench *b, const struct weight_src *src, struct pro
 
 static void check_weights(struct bench *cpu, struct bench *ref)
 {
-    static const uint32_t rows[] = {1, 16, 33, 70};
+    static const uint32_t rows[] = {1, 16, 33, 70, WEIGHT_ROWS};
     static struct random_kind kinds[96];
     size_t n = random_kinds(kinds, 96);
     for (size_t i = 0; i < n; i++)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
             static struct product a, b;
             struct weight_src src;
-            uint32_t step = random_kind_step(kinds + i), cols = step * (r == 1 ? 1 : step > 128 ? 2 : 256 / step + (uint32_t)r);
+            uint32_t step = random_kind_step(kinds + i), cols = step * (r == 1 || rows[r] == WEIGHT_ROWS ? 1 : step > 128 ? 2 : 256 / step + (uint32_t)r);
             bool plain = !on_cuda && (kinds[i].type == DTYPE_F32 || kinds[i].type == DTYPE_F16 || kinds[i].type == DTYPE_BF16);
             random_weight(&src, kinds + i, rows[r], cols, i * 7 + r);
             weight_run(cpu, &src, &a);
