@@ -49,7 +49,7 @@ typedef void (*unpack_fn)(const struct cpu_dot *j, uint32_t i, size_t delta, uin
 struct many {
     enum tile_class class;
     unpack_fn unpack;
-    segment_fn segments[2]; /* 2, 4 rows straight from the panel, or NULL */
+    segment_fn segments[3]; /* 2, 4, 8 rows straight from the panel, or NULL */
 };
 
 /* Tiles that the rows of a call make; `widest` rows the largest. */
@@ -83,6 +83,8 @@ static void segment_rows(const struct cpu_dot *j, const struct many *m, const ui
 {
     const uint32_t move = n * next.step;
     uint32_t r = 0;
+    for (; m->segments[2] && r + 8 <= j->rows; r += 8, next.at += move)
+        m->segments[2](j->panel, w, delta, n, x + r * j->x_stride, j->x_stride, sums + r * 2 * LANES, next);
     for (; r + 4 <= j->rows; r += 4, next.at += move)
         m->segments[1](j->panel, w, delta, n, x + r * j->x_stride, j->x_stride, sums + r * 2 * LANES, next);
     for (; r < j->rows; r += 2, next.at += move)
@@ -94,7 +96,8 @@ static void many_panels(const struct cpu_dot *j, const struct many *m, struct ch
 {
     const uint32_t blocks = j->panel->cols / 32, bytes = (j->panel->unit_bytes + j->panel->unit - 1) / j->panel->unit;
     const bool direct = m->segments[1] && j->rows <= SEGMENT_ROWS;
-    const uint32_t passes = tiles_of(j->rows, !direct && tiles[m->class][2] ? 8 : 4);
+    const bool eight = direct ? m->segments[2] != NULL : tiles[m->class][2] != NULL;
+    const uint32_t passes = tiles_of(j->rows, eight ? 8 : 4);
     const bool many_tiles = !direct && passes > CHUNK;
     for (uint32_t at = 0; at < blocks; at += CHUNK) {
         const uint32_t n = blocks - at < CHUNK ? blocks - at : CHUNK;
@@ -139,14 +142,16 @@ INLINE bool together(const struct cpu_dot *j)
     return j->x_chunk == CPU_ACT_CHUNK_BYTES;
 }
 
-#if VEC_BYTES == 32
 #define SEGMENTS(name, class, W, D, M, SC, MN, BHEAD, BODY)      \
     SEGMENT(name, ROWS2, 2, class, W, D, M, SC, MN, BHEAD, BODY) \
-    SEGMENT(name, ROWS4, 4, class, W, D, M, SC, MN, BHEAD, BODY)
-#define SEGMENTS_OF(name) {segment_##name##_2, segment_##name##_4}
+    SEGMENT(name, ROWS4, 4, class, W, D, M, SC, MN, BHEAD, BODY) \
+    SEGMENT_OF_8(name, class, W, D, M, SC, MN, BHEAD, BODY)
+#if VEC_BYTES == 64
+#define SEGMENT_OF_8(name, class, W, D, M, SC, MN, BHEAD, BODY) SEGMENT(name, ROWS8, 8, class, W, D, M, SC, MN, BHEAD, BODY)
+#define SEGMENTS_OF(name, class) {segment_##name##_2, segment_##name##_4, (int)KIND_OF_##class == KIND_HALVES ? NULL : segment_##name##_8}
 #else
-#define SEGMENTS(name, class, W, D, M, SC, MN, BHEAD, BODY)
-#define SEGMENTS_OF(name) {NULL, NULL}
+#define SEGMENT_OF_8(name, class, W, D, M, SC, MN, BHEAD, BODY)
+#define SEGMENTS_OF(name, class) {segment_##name##_2, segment_##name##_4, NULL}
 #endif
 #define FORMAT_ONE(name, class, W, D, M, SC, MN, BHEAD, BODY)                    \
     DIRECT(name, ROWS1, 1, class, W, D, M, SC, MN, BHEAD, BODY)                  \
@@ -156,7 +161,7 @@ INLINE bool together(const struct cpu_dot *j)
         if (j->rows == 1 && together(j))                                         \
             direct_##name##_1(j);                                                \
         else                                                                     \
-            many_rows(j, &(const struct many){CLASS_##class, unpack_##name, {NULL, NULL}}); \
+            many_rows(j, &(const struct many){CLASS_##class, unpack_##name, {NULL}}); \
     }
 #define FORMAT_FEW(name, class, W, D, M, SC, MN, BHEAD, BODY)                    \
     DIRECT(name, ROWS1, 1, class, W, D, M, SC, MN, BHEAD, BODY)                  \
@@ -173,7 +178,7 @@ INLINE bool together(const struct cpu_dot *j)
         else if (j->rows == 4 && together(j))                                    \
             direct_##name##_4(j);                                                \
         else                                                                     \
-            many_rows(j, &(const struct many){CLASS_##class, unpack_##name, SEGMENTS_OF(name)}); \
+            many_rows(j, &(const struct many){CLASS_##class, unpack_##name, SEGMENTS_OF(name, class)}); \
     }
 #define FORMAT(name, directs, class, W, D, M, SC, MN, BHEAD, BODY) FORMAT_##directs(name, class, W, D, M, SC, MN, BHEAD, BODY)
 TILE_FORMATS(FORMAT)
