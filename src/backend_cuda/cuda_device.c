@@ -120,7 +120,6 @@ static int hopper_allow(const struct device *d, struct err *err)
     int rc = carve(wide, 2, err);
     rc = rc ? rc : smem_allow(wide[0], (int)cuda_attend_wide_smem(64), err);
     rc = rc ? rc : smem_allow(wide[1], (int)cuda_attend_wide_smem(128), err);
-    rc = rc ? rc : carve(cuda_kernels_few[0], CUDA_KIND_COUNT * CUDA_FEW_WIDTHS, err);
     rc = rc ? rc : carve(cuda_kernels_row, CUDA_KIND_COUNT, err);
     for (int k = 0; k < CUDA_KIND_COUNT && rc == 0; k++) {
         for (int f = 0; f < CUDA_TALL_FORMS && rc == 0; f++) {
@@ -128,8 +127,6 @@ static int hopper_allow(const struct device *d, struct err *err)
             rc = rc ? rc : smem_allow(cuda_kernels_tall[k][f].kernel, (int)cuda_kernels_tall[k][f].smem, err);
         }
         rc = rc ? rc : smem_allow(cuda_kernels_row[k], (int)d->smem_max, err);
-        for (int w = 0; w < CUDA_FEW_WIDTHS && rc == 0; w++)
-            rc = smem_allow(cuda_kernels_few[k][w], (int)d->smem_max, err);
     }
     return rc;
 }
@@ -149,16 +146,6 @@ static int kernels_allow(const struct device *d, struct err *err)
         rc = rc ? rc : smem_allow(large[i], (int)(d->smem_max - a.sharedSizeBytes), err);
     }
     return rc;
-}
-
-/* Clusters of blocks that have a multiprocessor each. */
-static uint32_t clusters_of(void)
-{
-    cudaLaunchAttribute size = {.id = cudaLaunchAttributeClusterDimension, .val.clusterDim = {CUDA_SEGMENTS, 1, 1}};
-    cudaLaunchConfig_t cfg = {.gridDim = {CUDA_SEGMENTS, 1, 1}, .blockDim = {CUDA_FEW_THREADS, 1, 1}, .dynamicSmemBytes = 160 << 10, .attrs = &size,
-                              .numAttrs = 1};
-    int n = 0;
-    return cudaOccupancyMaxActiveClusters(&n, cuda_kernels_few[CUDA_KIND_F16][0], &cfg) == cudaSuccess && n > 0 ? (uint32_t)n : 0;
 }
 
 static int device_start(struct device *d, struct err *err)
@@ -185,7 +172,6 @@ static int device_start(struct device *d, struct err *err)
     d->memory_bytes = prop.totalGlobalMem;
     d->workers = (uint32_t)prop.multiProcessorCount;
     rc = kernels_allow(d, err);
-    d->clusters = rc || !d->wgmma ? 0 : clusters_of();
     if (rc == 0)
         rc = cuda_queue_open(d, err);
     void *arena = NULL;

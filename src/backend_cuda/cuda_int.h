@@ -75,7 +75,6 @@ struct device {
     uint32_t capability;        /* 90: sm_90 */
     bool wgmma;                 /* Hopper: its instructions, and kernels that are let in early */
     uint32_t smem_max;          /* bytes of shared memory a block can have */
-    uint32_t clusters;          /* of CUDA_SEGMENTS blocks that run at a time */
     bool host_buffers, in_turn; /* in_turn: no kernel is launched before the one ahead has ended */
     char name[96];
     uint64_t memory_bytes, held_bytes; /* the GPU's; what this device has of it */

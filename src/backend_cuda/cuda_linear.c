@@ -1,10 +1,10 @@
-/* backend_cuda/cuda_linear.c - linear in its forms: one row, up to 32 rows, 128 rows at a time, a matrix for each row.
+/* backend_cuda/cuda_linear.c - linear in its forms: one row, up to 32 rows at a time, 128 rows at a time, a matrix for each row.
  *
  * One row goes to its kernel as it is; for the others x is packed first, in fragments of 8 rows or blocks of 128.
  * A weight that stays in the host's memory is read from there by kernels that read it once; for more rows it is brought near first. */
 #include "backend_cuda/cuda_int.h"
 
-enum { TALL_ROWS = 48 /* from here on 128 rows at a time */, FEW_ROWS = 32 };
+enum { FEW_ROWS = 32 /* that are read by one pass over the weights */ };
 enum form { FORM_NONE, FORM_ROW, FORM_FRAGMENTS, FORM_TALL };
 
 /* x of an op, and how it lies packed */
@@ -98,12 +98,6 @@ static int tall_launch(struct device *d, enum cuda_kind kind, const struct cuda_
     return cuda_launch(d, k->kernel, (uint32_t)(all < most ? all : most) * CUDA_TALL_CLUSTER, 1, 1, CUDA_TALL_THREADS, k->smem, p, sizeof *p);
 }
 
-static int few_launch(struct device *d, enum cuda_kind kind, struct cuda_p_linear *p, uint32_t smem)
-{
-    uint32_t width = p->rows <= 8 ? 0 : p->rows <= 16 ? 1 : 2, all = blocks(p->pair ? p->tiles / 2 : p->tiles, CUDA_FEW_WARPS);
-    return cuda_launch(d, cuda_kernels_few[kind][width], (all < d->clusters ? all : d->clusters) * CUDA_SEGMENTS, 1, 1, CUDA_FEW_THREADS, smem, p, sizeof *p);
-}
-
 static int fragments_launch(struct device *d, enum cuda_kind kind, const struct cuda_p_linear *p)
 {
     uint32_t width = p->rows <= 8 ? 0 : p->rows <= 16 ? 1 : 2, at_once = 8u << width;
@@ -111,6 +105,13 @@ static int fragments_launch(struct device *d, enum cuda_kind kind, const struct 
     uint32_t smem = segments * CUDA_TILE * at_once * sizeof(float) * (p->pair ? 2 : 1);
     return cuda_launch(d, cuda_kernels_linear[kind][width], blocks(p->rows, at_once), p->pair ? p->tiles / 2 : p->tiles, 1, 32 * segments, smem, p,
                        sizeof *p);
+}
+
+/* From how many rows on 128 are computed at a time: reading x again for each tile costs more than blocks that are mostly empty, the sooner the more tiles there
+ * are for the multiprocessors. */
+static uint32_t tall_from(const struct device *d, uint32_t tiles)
+{
+    return tiles >= 6 * d->workers ? 17 : tiles >= 2 * d->workers ? FEW_ROWS + 1 : 48;
 }
 
 static int linear_launch(struct device *d, enum cuda_kind kind, struct cuda_p_linear *p, struct input *in)
@@ -121,15 +122,14 @@ static int linear_launch(struct device *d, enum cuda_kind kind, struct cuda_p_li
         cuda_row_form(kind, p, d->workers, spread_ahead(d), &grid, &smem);
     if (smem && smem <= d->smem_max)
         return row_launch(d, kind, p, in, grid, smem);
-    enum form form = d->wgmma && p->rows >= TALL_ROWS && cuda_kernels_tall[kind][0].kernel ? FORM_TALL : FORM_FRAGMENTS;
+    enum form form = d->wgmma && p->rows >= tall_from(d, p->tiles) && cuda_kernels_tall[kind][0].kernel ? FORM_TALL : FORM_FRAGMENTS;
     int rc = in->packed == form ? 0 : pack(d, in, form == FORM_TALL);
     in->packed = form;
     p->x = d->packed;
     p->x_scale = d->packed_scale;
     if (rc || form == FORM_TALL)
         return rc ? rc : tall_launch(d, kind, p);
-    p->stages = p->rows <= FEW_ROWS && cuda_kernels_few[kind][0] && d->clusters ? cuda_few_stages(kind, p->units, p->rows, p->pair, &smem) : 0;
-    return p->stages ? few_launch(d, kind, p, smem) : fragments_launch(d, kind, p);
+    return fragments_launch(d, kind, p);
 }
 
 int cuda_op_linear(struct device *d, const struct op_linear *op)

@@ -200,9 +200,6 @@ enum { CUDA_TALL_THREADS = 512, CUDA_TALL_ROWS = 128, CUDA_TALL_CLUSTER = 2 /* b
 extern const void *const cuda_kernels_row[CUDA_KIND_COUNT]; /* one row */
 enum { CUDA_ROW_THREADS = 512, CUDA_ROW_NORM = 16384 /* columns with a norm before, at most */ };
 void cuda_row_form(enum cuda_kind kind, struct cuda_p_linear *p, uint32_t workers, bool spread, uint32_t *blocks, uint32_t *smem);
-enum { CUDA_FEW_WIDTHS = 3, CUDA_FEW_THREADS = 512, CUDA_FEW_WARPS = 16 }; /* 8, 16, 32 rows; clusters of CUDA_SEGMENTS blocks */
-extern const void *const cuda_kernels_few[CUDA_KIND_COUNT][CUDA_FEW_WIDTHS]; /* NULL: not for this kind */
-uint32_t cuda_few_stages(enum cuda_kind kind, uint32_t units, uint32_t rows, uint32_t pair, uint32_t *smem); /* 0: not for these */
 extern const void *const cuda_kernel_pack;
 enum { CUDA_PACK_THREADS = 512 };
 enum cuda_pages_kernel { CUDA_K_KV_WRITE, CUDA_K_KV_WRITE_MANY, CUDA_K_KV_CONVERT, CUDA_K_PAGES_COUNT };

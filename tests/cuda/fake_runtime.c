@@ -133,13 +133,6 @@ cudaError_t cudaFuncGetName(const char **name, const void *f)
     *name = k ? k->name : "";
     return k ? cudaSuccess : cudaErrorInvalidDeviceFunction;
 }
-cudaError_t cudaOccupancyMaxActiveClusters(int *n, const void *f, const cudaLaunchConfig_t *c)
-{
-    const struct kernel *k = kernel_of(f);
-    *n = 14;
-    return k && (int)c->dynamicSmemBytes <= k->dynamic ? cudaSuccess : cudaErrorInvalidValue;
-}
-
 /* ---- memory ---- */
 
 static struct block *block_of(const void *p)

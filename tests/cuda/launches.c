@@ -44,16 +44,14 @@ static bool is_wide(const void *kernel)
 
 const char *fake_launch_wrong(const struct fake_launch *l)
 {
-    bool row = one_of(l->kernel, cuda_kernels_row, CUDA_KIND_COUNT), few = false, tall = is_tall(l->kernel), wide = is_wide(l->kernel);
-    for (int k = 0; k < CUDA_KIND_COUNT; k++)
-        few = few || one_of(l->kernel, cuda_kernels_few[k], CUDA_FEW_WIDTHS);
+    bool row = one_of(l->kernel, cuda_kernels_row, CUDA_KIND_COUNT), tall = is_tall(l->kernel), wide = is_wide(l->kernel);
     struct device_info info;
     backend_cuda.device_info(device, &info);
-    if ((row || few || tall || wide) && strcmp(info.level, "sm_90a") != 0)
+    if ((row || tall || wide) && strcmp(info.level, "sm_90a") != 0)
         return "a kernel of Hopper's instructions";
-    if ((few && l->grid[0] % CUDA_SEGMENTS) || (tall && l->grid[0] % CUDA_TALL_CLUSTER))
+    if (tall && l->grid[0] % CUDA_TALL_CLUSTER)
         return "blocks in no whole clusters";
-    uint32_t threads = row ? CUDA_ROW_THREADS : few ? CUDA_FEW_THREADS : tall ? CUDA_TALL_THREADS : wide ? CUDA_ATTEND_WIDE_THREADS : 0;
+    uint32_t threads = row ? CUDA_ROW_THREADS : tall ? CUDA_TALL_THREADS : wide ? CUDA_ATTEND_WIDE_THREADS : 0;
     if (one_of(l->kernel, cuda_kernels_expert, CUDA_KIND_COUNT))
         threads = CUDA_EXPERT_THREADS;
     if (l->kernel == cuda_kernel_attend_row)

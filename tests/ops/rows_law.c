@@ -2,7 +2,7 @@
  * recurrent layers whatever spans the step is cut in.
  *
  * usage: ops_rows_law [cuda]        every weight type; 300 rows at once against 1, 3, 8, 9, 17, 40, 70 and 130 of them; for a few types 1,300 rows of wide
- *                                   weights, with a norm before several of them and before a gate; every case that has spans */
+ *                                   weights, and 47 of taller ones, with a norm before several of them and before a gate; every case that has spans */
 #include "backend_cpu/backend_cpu.h"
 
 #include "law_open.h"
@@ -58,9 +58,9 @@ static void run_fused(struct bench *b, struct weight *const w[2], const float *n
     bench_wait(b);
 }
 
-static void check_wide(struct bench *b, const struct random_kind *kind, uint32_t rows, uint32_t cols)
+static void check_wide(struct bench *b, const struct random_kind *kind, uint32_t all, uint32_t rows, uint32_t cols)
 {
-    static const uint32_t cuts[] = {1, 29, 400};
+    static const uint32_t cuts[] = {1, 16, 29, 400};
     struct err err = {0};
     struct weight_src src[2];
     struct weight *w[2];
@@ -71,16 +71,16 @@ static void check_wide(struct bench *b, const struct random_kind *kind, uint32_t
         random_weight(&src[i], kind, rows, cols, 7 + i);
         must(be->weight_prepare(b->d, &src[i], WEIGHT_LINEAR, &w[i], &err), &err);
     }
-    struct tensor x = bench_tensor(b, MANY, cols, 1);
+    struct tensor x = bench_tensor(b, all, cols, 1);
     float *norm = bench_floats(b, cols, 1);
     for (int i = 0; i < 3; i++)
-        whole[i] = bench_tensor(b, MANY, rows, 1), part[i] = bench_tensor(b, MANY, rows, 1);
-    run_fused(b, w, norm, &x, whole, 0, MANY);
-    for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++) {
-        for (uint32_t at = 0; at < MANY; at += cuts[c])
-            run_fused(b, w, norm, &x, part, at, cuts[c] < MANY - at ? cuts[c] : MANY - at);
+        whole[i] = bench_tensor(b, all, rows, 1), part[i] = bench_tensor(b, all, rows, 1);
+    run_fused(b, w, norm, &x, whole, 0, all);
+    for (size_t c = 0; c < sizeof cuts / sizeof *cuts && cuts[c] < all; c++) {
+        for (uint32_t at = 0; at < all; at += cuts[c])
+            run_fused(b, w, norm, &x, part, at, cuts[c] < all - at ? cuts[c] : all - at);
         for (int i = 0; i < 3; i++)
-            for (uint32_t r = 0; r < MANY; r++, compared++)
+            for (uint32_t r = 0; r < all; r++, compared++)
                 if (memcmp((float *)whole[i].data + (size_t)r * whole[i].stride, (float *)part[i].data + (size_t)r * part[i].stride, rows * sizeof(float)) &&
                     wrong++ < 20)
                     printf("wrong: %s [%u][%u], fused %d: row %u differs in steps of %u\n", kind->name, rows, cols, i, r, cuts[c]);
@@ -130,7 +130,8 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < n && on_cuda; i++)
         if (kinds[i].type == DTYPE_Q4_K || kinds[i].type == DTYPE_Q6_K || kinds[i].type == DTYPE_Q8_0 || kinds[i].type == DTYPE_BF16)
-            check_wide(&b, kinds + i, 1100, kinds[i].type == DTYPE_Q8_0 ? 2304 : 1792);
+            for (int j = 0; j < 3; j++) /* the last two: weights so tall that few rows take the kernel of many */
+                check_wide(&b, kinds + i, j ? 47 : MANY, j == 2 ? 6400 : j ? 2200 : 1100, kinds[i].type == DTYPE_Q8_0 ? 2304 : 1792);
     reserve = row_cases_reserve();
     must(device_backend(b.d)->reserve(b.d, &reserve, &err), &err);
     check_cuts(&b);
