@@ -58,7 +58,7 @@ add_custom_command(OUTPUT ${RH_COMPLETIONS}/rhapsode.bash ${RH_COMPLETIONS}/_rha
   COMMAND rhapsode completion zsh --config= > ${RH_COMPLETIONS}/_rhapsode
   COMMAND rhapsode completion fish --config= > ${RH_COMPLETIONS}/rhapsode.fish
   DEPENDS rhapsode VERBATIM)
-add_custom_target(completions ALL DEPENDS ${RH_COMPLETIONS}/rhapsode.bash)
+add_custom_target(completions ALL DEPENDS ${RH_COMPLETIONS}/rhapsode.bash ${RH_COMPLETIONS}/_rhapsode ${RH_COMPLETIONS}/rhapsode.fish)
 install(FILES ${RH_COMPLETIONS}/rhapsode.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME rhapsode)
 install(FILES ${RH_COMPLETIONS}/_rhapsode DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
 install(FILES ${RH_COMPLETIONS}/rhapsode.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)

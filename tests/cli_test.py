@@ -777,6 +777,15 @@ def test_full_disk():
 
 # ---- the library ----
 
+def test_what_try_builds_can_be_installed():
+    """It builds the default target, which holds all that installing takes."""
+    with open(os.path.join(TOP, "try"), encoding="utf-8") as f:
+        builds = [line for line in f if line.startswith("cmake --build")]
+    assert len(builds) == 1 and "--target" not in builds[0], builds
+    inputs = subprocess.run(["ninja", "-C", RELEASE, "-t", "query", "all"], check=True, stdout=subprocess.PIPE, text=True).stdout.split()
+    assert {"librhapsode.a", "librhapsode.so", "completions", "manual", "src/cli/all"} <= set(inputs), inputs
+
+
 def test_example_with_installed_library(tmp_path):
     if not os.path.exists(os.path.join(RELEASE, "librhapsode.a")):
         pytest.skip("the library is not built")
