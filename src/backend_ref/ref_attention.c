@@ -78,17 +78,15 @@ struct known {
 
 static void decode(const struct kv_layer *l, const uint32_t *table, uint32_t kv_head, uint32_t end, const struct known *to)
 {
-    float x[KV_HEAD_MAX];
-    for (uint32_t j = to->from; j < end; j++) {
+    for (uint32_t j = to->from, n; j < end; j += n) {
         struct plane k = plane_of(l, table[j / KV_PAGE], kv_head, true), v = plane_of(l, table[j / KV_PAGE], kv_head, false);
-        float *at = to->v + (size_t)(j - to->from) * l->d_v;
-        kv_load(k.p, k.format, k.d, j % KV_PAGE, true, to->k + (size_t)(j - to->from) * l->d_k);
-        if (l->latent) {
-            kv_load(v.p, v.format, v.d, j % KV_PAGE, true, x);
-            memcpy(at, x, l->d_v * sizeof *at);
-        } else {
-            kv_load(v.p, v.format, v.d, j % KV_PAGE, false, at);
-        }
+        float *keys = to->k + (size_t)(j - to->from) * l->d_k, *values = to->v + (size_t)(j - to->from) * l->d_v;
+        n = KV_PAGE - j % KV_PAGE < end - j ? KV_PAGE - j % KV_PAGE : end - j;
+        kv_load_slots(k.p, k.format, k.d, j % KV_PAGE, n, true, keys);
+        if (!l->latent)
+            kv_load_slots(v.p, v.format, v.d, j % KV_PAGE, n, false, values);
+        for (uint32_t i = 0; l->latent && i < n; i++)
+            memcpy(values + (size_t)i * l->d_v, keys + (size_t)i * l->d_k, l->d_v * sizeof *values);
     }
 }
 

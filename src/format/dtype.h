@@ -79,16 +79,14 @@ bool dtype_row_bytes(enum dtype t, uint64_t cols, uint64_t *bytes);
 void dtype_dequant(enum dtype t, const void *src, float *dst, size_t count);
 
 /* exact; a NaN keeps its payload and becomes quiet, as the hardware conversions do */
-static inline float dtype_f16_to_f32(uint16_t h)
+static inline float dtype_f16_to_f32(uint16_t h) /* no branches: loops over it become vector code */
 {
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exp = (h >> 10) & 31, man = h & 1023;
-    union { uint32_t u; float f; } v = {(exp + 112) << 23 | man << 13};
-    if (exp == 31)
-        v.u = 0x7F800000u | (man ? 0x400000u | man << 13 : 0);
-    if (exp == 0) /* zero and subnormals: man * 2^-24 is exact */
-        v.f = (float)man * 0x1p-24f;
-    v.u |= sign;
-    return v.f;
+    uint32_t exp = (h >> 10) & 31, man = h & 1023;
+    union { float f; uint32_t u; } small = {(float)man * 0x1p-24f}; /* zero and subnormals: exact */
+    uint32_t is_small = 0u - (exp == 0), is_top = 0u - (exp == 31), is_nan = is_top & (0u - (man != 0));
+    small.u = (small.u & is_small) | (((exp + 112) << 23 | man << 13) & ~is_small);
+    small.u |= (is_top & 0x7F800000u) | (is_nan & 0x400000u) | (uint32_t)(h & 0x8000) << 16;
+    return small.f;
 }
 uint16_t dtype_f32_to_f16(float f);   /* round to nearest even */
 static inline float dtype_bf16_to_f32(uint16_t b)

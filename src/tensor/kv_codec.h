@@ -41,5 +41,7 @@ void kv_turn_back(const struct kv_shape *s, float *x, uint32_t d);
 /* x[d] into a plane's slot (0 .. KV_PAGE - 1), turned first; and what a slot holds, turned back. */
 void kv_store(unsigned char *plane, enum kv_format f, uint32_t d, uint32_t slot, bool key, const float *x);
 void kv_load(const unsigned char *plane, enum kv_format f, uint32_t d, uint32_t slot, bool key, float *x);
+/* Slots first .. first + n - 1 of it: x [n][d]. */
+void kv_load_slots(const unsigned char *plane, enum kv_format f, uint32_t d, uint32_t first, uint32_t n, bool key, float *x);
 
 #endif

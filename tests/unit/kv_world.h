@@ -70,11 +70,10 @@ static inline int fake_kv_convert(struct device *d, const struct op_kv_convert *
 
 static inline int fake_buffer_new(struct device *d, size_t n, void **out, struct err *err)
 {
-    *out = mem_try_aligned(64, (n + 63) / 64 * 64);
+    *out = mem_try_zero(n, 1); /* what nobody touches costs nothing */
     if (*out == NULL) {
         return err_nomem(err, "buffer", n);
     }
-    memset(*out, 0, n);
     d->buffers++;
     return 0;
 }
