@@ -135,11 +135,19 @@ class Run:
         print(f"--   {name}: skipped: {why}", flush=True)
 
     def build(self, preset, *targets, low=False, options=()):
+        options = [*options, *preset_options(preset)]
         configure = ["cmake", "--preset", preset, "-Wno-dev", *[shlex.quote(option) for option in options]]
         build = ["cmake", "--build", "--preset", preset, "--target", *targets]
         if low:  # beside other steps, on what they leave of the machine
             build = ["nice", "-n", "10", *build, "-j", "1"]
         return self.step(f"build {preset}", ["bash", "-c", f"{' '.join(configure)} && {' '.join(build)}"])
+
+
+def preset_options(preset):
+    """The sanitizers' builds take what carries no sanitizer from the release build before them; what only tests is linked by the fastest linker there is."""
+    linker = next((name for name in ("lld", "gold") if shutil.which(f"ld.{name}")), "")
+    options = [f"-DRH_TEST_LINKER={linker}"] if preset in ("release", "asan", "tsan") else []
+    return options + ([f"-DRH_PLAIN_FROM={RELEASE}"] if preset in ("asan", "tsan") else [])
 
 
 def fetch(name):
@@ -264,7 +272,7 @@ class Ahead:
     """Builds that come later, begun on what the steps before them leave of the machine; stop() leaves off wherever it is, and they go on from there."""
 
     def __init__(self, **presets):
-        lines = [f"cmake --preset {p} -Wno-dev && ninja -C build/{p} {' '.join(targets)}" for p, targets in presets.items()]
+        lines = [f"cmake --preset {p} -Wno-dev {shlex.join(preset_options(p))} && ninja -C build/{p} {' '.join(targets)}" for p, targets in presets.items()]
         self.process = subprocess.Popen(["nice", "-n", "15", "bash", "-c", "trap 'exit 1' TERM; " + "; ".join(lines)], cwd=TOP, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                         stderr=subprocess.DEVNULL, start_new_session=True)
 
@@ -301,8 +309,13 @@ def find_nvcc():
 
 
 def cuda_options(long):
-    """Of the release build: the program with the CUDA backend beside the one without, so that all they share is compiled once."""
-    return ["-DRH_CUDA=BESIDE", f"-DRH_CUDA_ARCHITECTURES={'80;89;90a' if long else '90a'}"] if find_nvcc() else []
+    """Of the release build: the program with the CUDA backend beside the one without, so that all they share is compiled once.  No GPU runs what it
+    holds here, so it is compiled quickly (a quarter of the time); check long and check gpu compile what is shipped."""
+    nvcc = find_nvcc()
+    if not nvcc:
+        return []
+    quick = not long and "--Ofast-compile" in subprocess.run([nvcc, "--help"], capture_output=True, text=True).stdout
+    return ["-DRH_CUDA=BESIDE", f"-DRH_CUDA_ARCHITECTURES={'80;89;90a' if long else '90a'}", f"-DCMAKE_CUDA_FLAGS={'-Ofc=max' if quick else ''}"]
 
 
 def cuda_steps(run, long):
