@@ -95,10 +95,18 @@ static __device__ __forceinline__ void product_fence(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-/* The same of a stream of memory: a line at a time is brought near. */
+/* The same, by the lanes that say so, of a stream of memory that is read once: a line at a time is brought near, and is the first to go again.  ONCE is what
+ * createpolicy.fractional.L2::evict_first makes of 1.0: where the instruction itself stands, it is done anew for each copy. */
+#define ASYNC_ONCE 0x12f0000000000000ull
 static __device__ __forceinline__ void copy16_stream(uint32_t to, const void *from)
 {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(ASYNC_ONCE) : "memory");
+}
+static __device__ __forceinline__ void copy16_stream_if(uint32_t to, const void *from, bool mine)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\n@p cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;\n}" ::"r"(to), "l"(from),
+                 "l"(ASYNC_ONCE), "r"((uint32_t)mine)
+                 : "memory");
 }
 static __device__ __forceinline__ void some_sync(uint32_t id, uint32_t threads)
 {

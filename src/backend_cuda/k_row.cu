@@ -75,22 +75,26 @@ template <class PIECE> struct asking {
     /* One piece to shared memory, or none when all were asked for: a group in any case. */
     __device__ __forceinline__ void ask(const cuda_p_linear &p, const work &w, uint32_t there, uint32_t lane)
     {
-        constexpr uint32_t B = PIECE::units_bytes, SUPER = PIECE::lay::super_bytes, N = PIECE::N;
+        constexpr uint32_t N = PIECE::N, SUPER = PIECE::lay::super_bytes;
+        constexpr bool behind = SUPER && N == 4; /* the factors lie behind the units */
+        constexpr uint32_t B = PIECE::units_bytes + (behind ? SUPER : 0);
         if (u < to) {
             if (SUPER || N == 1 || u + N <= units) {
 #pragma unroll
                 for (uint32_t i = 0; i < B; i += 512)
-                    if (i + 512 <= B || lane * 16 < B - i)
+                    if (i + 512 <= B)
                         copy16_stream(there + i, source + i);
-                if (SUPER && lane < SUPER / 16)
-                    copy16_stream(there + B, source + (N == 4 ? 4 : 4 - u % 4) * PIECE::lay::unit_bytes);
+                    else
+                        copy16_stream_if(there + i, source + i, lane * 16 < B - i);
+                if (SUPER && !behind)
+                    copy16_stream_if(there + B, source + (4 - u % 4) * PIECE::lay::unit_bytes, lane < SUPER / 16);
             } else {
 #pragma unroll 1
                 for (uint32_t i = 0; i + lane * 16 < (units - u) * PIECE::lay::unit_bytes; i += 512)
                     copy16_stream(there + i, source + i);
             }
             u += N;
-            source += B + (u % 4 == 0 ? SUPER : 0);
+            source += B + (!behind && u % 4 == 0 ? SUPER : 0);
             if (u >= to) {
                 at.next(w.segments, w.segment_step, w.which_step);
                 set(p, w, lane);
