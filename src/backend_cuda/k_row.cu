@@ -19,8 +19,10 @@ struct shared_form {
     __host__ __device__ uint32_t sums() const { return x() + units * 128; }                /* [strip][16] */
     __host__ __device__ uint32_t norms() const { return sums() + own * segments * CUDA_TILE * 4; } /* the norm's weights */
     __host__ __device__ uint32_t words() const { return norms() + norm * units * CUDA_UNIT * 4; }
-    __host__ __device__ uint32_t ends() const { return words() + PACK_SHARED * 4; } /* [thread] */
-    __host__ __device__ uint32_t total() const { return ends() + (own * CUDA_TILE < (uint32_t)THREADS ? own * CUDA_TILE : (uint32_t)THREADS) * 16; }
+    __host__ __device__ uint32_t kept() const { return own * CUDA_TILE < (uint32_t)THREADS ? own * CUDA_TILE : (uint32_t)THREADS; } /* outputs known ahead */
+    __host__ __device__ uint32_t ends() const { return words() + PACK_SHARED * 4; }
+    __host__ __device__ uint32_t places() const { return ends() + kept() * 16; }
+    __host__ __device__ uint32_t total() const { return places() + kept() * 8; }
 };
 
 /* Which strip a warp is at: of the block's tiles (and halves of pairs) the one and of that the segment. */
@@ -145,14 +147,15 @@ struct output {
         o = (tile - (p.pair ? 0 : p.part[part].tile_first)) * 16 + i % 16;
         there = there && o < p.part[part].rows;
     }
-    /* scale, that of up, bias, and what was in y: read before the sums are there */
+    /* scale, that of up, bias (without one what changes no sum): read before x is there */
     __device__ __forceinline__ float4 read(const cuda_p_linear &p) const
     {
         const cuda_linear_part &q = p.part[part];
         if (!there)
             return make_float4(0, 0, 0, 0);
-        return make_float4(__ldg(q.row_scale + o), p.pair ? __ldg(p.part[1].row_scale + o) : 0, q.bias ? __ldg(q.bias + o) : 0, p.add ? __ldcg(q.y + o) : 0);
+        return make_float4(__ldg(q.row_scale + o), p.pair ? __ldg(p.part[1].row_scale + o) : 0, q.bias ? __ldg(q.bias + o) : -0.0f, 0);
     }
+    __device__ __forceinline__ float *place(const cuda_p_linear &p) const { return there ? p.part[part].y + o : NULL; }
     static __device__ __forceinline__ float total(const float *sums, uint32_t segments)
     {
         float v[CUDA_SEGMENTS], sum;
@@ -165,19 +168,16 @@ struct output {
             sum = s < segments ? sum + v[s] : sum;
         return sum;
     }
-    /* sums[segment][16], of a pair's up behind gate's */
-    __device__ __forceinline__ void write(const cuda_p_linear &p, float4 with, const float *sums, uint32_t segments, float x_scale) const
+    /* sums[segment][16], of a pair's up behind gate's; with: as read, and what was in y */
+    static __device__ __forceinline__ void write(const cuda_p_linear &p, float *y, float4 with, const float *sums, uint32_t segments, float x_scale)
     {
-        if (!there)
-            return;
-        float v = total(sums, segments) * (with.x * x_scale), *y = p.part[part].y + o;
+        float v = total(sums, segments) * (with.x * x_scale);
         if (p.pair) {
             float up = total(sums + 16 * segments, segments);
             *y = dev_gate(p.act, v, up * (with.y * x_scale));
             return;
         }
-        if (p.part[part].bias)
-            v = v + with.z;
+        v = v + with.z;
         if (p.alpha != 1.0f)
             v = v * p.alpha;
         *y = p.add ? with.w + v : v;
@@ -232,6 +232,8 @@ static __global__ void __launch_bounds__(THREADS, 2) row_linear(const __grid_con
     const unsigned char *ring = memory + warp * p.stages * own::bytes;
     float *norm = p.norm_w ? reinterpret_cast<float *>(memory + form.norms()) : NULL, *sums = reinterpret_cast<float *>(memory + form.sums());
     float4 *kept = reinterpret_cast<float4 *>(memory + form.ends()) + threadIdx.x;
+    float **place = reinterpret_cast<float **>(memory + form.places()) + threadIdx.x;
+    bool ends = threadIdx.x < form.kept();
     asking<own> q = {w.first(p)};
     if (norm)
         pack_fetch(norm, p.norm_w, p.cols, p.cols);
@@ -239,6 +241,11 @@ static __global__ void __launch_bounds__(THREADS, 2) row_linear(const __grid_con
 #pragma unroll 1
     for (uint32_t i = 0; i < p.stages; i++)
         q.ask(p, w, shared_at(ring) + i * own::bytes + lane * 16, lane); /* weights are there; x is not */
+    float4 with = make_float4(0, 0, 0, 0); /* kept when x is packed: nothing waits for it until then */
+    if (ends) {
+        output out(p, threadIdx.x, tiles);
+        with = out.read(p), *place = out.place(p);
+    }
     copies_wait(p.stages - 1); /* the norm's weights */
     if (p.beside)
         dev_launch_next(); /* x was there before the kernel ahead began to compute */
@@ -248,17 +255,28 @@ static __global__ void __launch_bounds__(THREADS, 2) row_linear(const __grid_con
         dev_linger();
         return;
     }
-    float4 with = output(p, threadIdx.x, tiles).read(p);
+    if (ends && p.add && *place)
+        with.w = __ldcg(*place);
     float x_scale = pack_own({p.raw, norm, p.cols, p.eps}, p.units * CUDA_UNIT, reinterpret_cast<float *>(memory + form.words()),
                              reinterpret_cast<__half *>(memory + form.x()));
-    if (threadIdx.x < p.own * CUDA_TILE)
+    if (ends)
         *kept = with;
     __syncthreads();
     strips<BITS, SCALE, OFF>(p, w, q, ring, memory + form.x(), sums, lane);
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < (w.count >> p.pair) * CUDA_TILE; i += THREADS) {
+    const float *mine = sums + (threadIdx.x / CUDA_TILE * w.segments << p.pair) * CUDA_TILE + threadIdx.x % CUDA_TILE;
+    if (ends && *place)
+        output::write(p, *place, *kept, mine, w.segments, x_scale);
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x + THREADS; i < (w.count >> p.pair) * CUDA_TILE; i += THREADS) {
         output out(p, i, tiles);
-        out.write(p, i == threadIdx.x ? *kept : out.read(p), sums + (i / CUDA_TILE * w.segments << p.pair) * CUDA_TILE + i % CUDA_TILE, w.segments, x_scale);
+        float4 with = out.read(p);
+        float *y = out.place(p);
+        mine += (THREADS / CUDA_TILE * w.segments << p.pair) * CUDA_TILE;
+        if (y && p.add)
+            with.w = __ldcg(y);
+        if (y)
+            output::write(p, y, with, mine, w.segments, x_scale);
     }
     if (p.beside)
         dev_wait(); /* for what comes behind both */

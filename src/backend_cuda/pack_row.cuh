@@ -132,11 +132,13 @@ template <class PUT> static __device__ __forceinline__ float pack_row_eights(con
     return inverse;
 }
 
-enum { PACK_OWN = 16 }; /* pairs of columns that a thread keeps in registers */
+enum { PACK_OWN = 16 /* pairs of columns that a thread keeps in registers */, PACK_STEP = 2 * PACK_THREADS, PACK_GROUP = 4 /* without a branch between */ };
 
-static __device__ __forceinline__ float2 pack_pair(const pack_source &s, uint32_t c)
+/* The larger magnitude; NaN is the largest. */
+static __device__ __forceinline__ float pack_more(float most, float v)
 {
-    return c < s.cols ? __ldcg(reinterpret_cast<const float2 *>(s.x + c)) : make_float2(0, 0);
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(most), "f"(fabsf(v)));
+    return most;
 }
 /* r of the norm by the same tree: here a thread stands for threads 2 i and 2 i + 1 of the 1,024. */
 static __device__ __forceinline__ float pack_norm_own(const pack_source &s, const float2 *v, float *shared)
@@ -144,7 +146,7 @@ static __device__ __forceinline__ float pack_norm_own(const pack_source &s, cons
     float a = 0, b = 0, sum = 0;
 #pragma unroll
     for (uint32_t j = 0; j < PACK_OWN; j++) {
-        if (2 * PACK_THREADS * j >= s.cols)
+        if (j % PACK_GROUP == 0 && PACK_STEP * j >= s.cols)
             break;
         a = __fmaf_rn(v[j].x, v[j].x, a), b = __fmaf_rn(v[j].y, v[j].y, b);
     }
@@ -156,14 +158,13 @@ static __device__ __forceinline__ float pack_norm_own(const pack_source &s, cons
     if (threadIdx.x % 16 == 0)
         shared[threadIdx.x / 16] = a + b;
     __syncthreads();
+    const float4 *four = reinterpret_cast<const float4 *>(shared);
 #pragma unroll
-    for (int w = 0; w < 32; w++)
-        sum = sum + shared[w];
+    for (int w = 0; w < 8; w++) {
+        float4 f = four[w];
+        sum = sum + f.x, sum = sum + f.y, sum = sum + f.z, sum = sum + f.w;
+    }
     return 1.0f / sqrtf(sum / (float)s.cols + s.eps);
-}
-static __device__ __forceinline__ uint32_t pack_more(uint32_t most, float2 v) /* as integers NaN is the largest */
-{
-    return max(max(most, __float_as_uint(v.x) & 0x7fffffffu), __float_as_uint(v.y) & 0x7fffffffu);
 }
 
 /* Place of a column in its unit of 64, in the order of mma's column operand: lane of four, chunk, half of the chunk, which of the pair. */
@@ -174,50 +175,61 @@ static __device__ __forceinline__ uint32_t pack_place(uint32_t c)
 }
 
 /* A row to `to` in the order of mma's column operand, the row in registers: cols even, x at a multiple of 8 bytes; s.w in shared memory (with a norm at most
- * 2 PACK_THREADS PACK_OWN columns).  Gives what takes the power of two back. */
+ * PACK_STEP PACK_OWN columns).  Gives what takes the power of two back.  Every instruction here is one that the whole multiprocessor waits for: a kernel of
+ * a decode step has nothing else to do until x is packed. */
 static __device__ __forceinline__ float pack_own(const pack_source &s, uint32_t padded, float *shared, __half *to)
 {
-    const uint32_t step = 2 * PACK_THREADS, mine = 2 * threadIdx.x;
-    uint32_t most = 0;
+    const uint32_t mine = 2 * threadIdx.x;
+    const float2 *x = reinterpret_cast<const float2 *>(s.x) + threadIdx.x, *w = reinterpret_cast<const float2 *>(s.w) + threadIdx.x;
+    uint32_t *words = reinterpret_cast<uint32_t *>(shared) + 32;
+    float most = 0;
     float2 v[PACK_OWN];
-    to += mine / 64 * 64 + pack_place(mine); /* step is a multiple of 64 */
+    asm("" : "+l"(x)); /* one address for all loads */
+    to += mine / 64 * 64 + pack_place(mine); /* PACK_STEP is a multiple of 64 */
 #pragma unroll
     for (uint32_t j = 0; j < PACK_OWN; j++) {
-        if (step * j >= s.cols)
+        if (j % PACK_GROUP == 0 && PACK_STEP * j >= s.cols)
             break;
-        v[j] = pack_pair(s, mine + step * j);
+        v[j] = mine + PACK_STEP * j < s.cols ? __ldcg(x + PACK_THREADS * j) : make_float2(0, 0);
     }
     if (s.w) {
         float by = pack_norm_own(s, v, shared);
 #pragma unroll
         for (uint32_t j = 0; j < PACK_OWN; j++) {
-            if (step * j >= s.cols)
+            if (j % PACK_GROUP == 0 && PACK_STEP * j >= s.cols)
                 break;
-            float2 w = mine + step * j < s.cols ? *reinterpret_cast<const float2 *>(s.w + mine + step * j) : make_float2(0, 0);
-            v[j] = make_float2((v[j].x * by) * w.x, (v[j].y * by) * w.y);
+            float2 f = mine + PACK_STEP * j < s.cols ? w[PACK_THREADS * j] : make_float2(0, 0);
+            v[j] = make_float2((v[j].x * by) * f.x, (v[j].y * by) * f.y);
         }
     }
 #pragma unroll
     for (uint32_t j = 0; j < PACK_OWN; j++) {
-        if (step * j >= s.cols)
+        if (j % PACK_GROUP == 0 && PACK_STEP * j >= s.cols)
             break;
-        most = pack_more(most, v[j]);
+        most = pack_more(pack_more(most, v[j].x), v[j].y);
     }
 #pragma unroll 1
-    for (uint32_t c = mine + step * PACK_OWN; c < s.cols; c += step)
-        most = pack_more(most, pack_pair(s, c));
-    float inverse, up = dev_row_factor(pack_most(most, shared), &inverse);
+    for (uint32_t c = mine + PACK_STEP * PACK_OWN; c < s.cols; c += PACK_STEP) {
+        float2 far = __ldcg(reinterpret_cast<const float2 *>(s.x + c));
+        most = pack_more(pack_more(most, far.x), far.y);
+    }
+    uint32_t bits = __reduce_max_sync(0xffffffffu, __float_as_uint(most));
+    if (threadIdx.x % 32 == 0)
+        words[threadIdx.x / 32] = bits;
+    __syncthreads();
+    bits = __reduce_max_sync(0xffffffffu, words[threadIdx.x % 16]);
+    float inverse, up = dev_row_factor(__uint_as_float(bits), &inverse);
 #pragma unroll
     for (uint32_t j = 0; j < PACK_OWN; j++) {
-        if (step * j >= padded)
+        if (j % PACK_GROUP == 0 && PACK_STEP * j >= padded)
             break;
-        if (mine + step * j < padded)
-            *reinterpret_cast<__half2 *>(to + step * j) = step * j < s.cols ? __floats2half2_rn(v[j].x * up, v[j].y * up) : __floats2half2_rn(0, 0);
+        if (mine + PACK_STEP * j < padded)
+            *reinterpret_cast<__half2 *>(to + PACK_STEP * j) = __floats2half2_rn(v[j].x * up, v[j].y * up);
     }
 #pragma unroll 1
-    for (uint32_t c = step * PACK_OWN; mine + c < padded; c += step) {
-        float2 x = pack_pair(s, mine + c);
-        *reinterpret_cast<__half2 *>(to + c) = __floats2half2_rn(x.x * up, x.y * up);
+    for (uint32_t c = PACK_STEP * PACK_OWN; mine + c < padded; c += PACK_STEP) {
+        float2 far = mine + c < s.cols ? __ldcg(reinterpret_cast<const float2 *>(s.x + mine + c)) : make_float2(0, 0);
+        *reinterpret_cast<__half2 *>(to + c) = __floats2half2_rn(far.x * up, far.y * up);
     }
     return inverse;
 }
