@@ -3,6 +3,7 @@
  * The host does not look at spans: which tiles there are is made out on the device, once for all layers that share spans, group and window. */
 #include "backend_cuda/cuda_int.h"
 
+#include "backend_cuda/kernels_broad.h"
 #include "tensor/kv_codec.h"
 
 #include <string.h>
@@ -68,6 +69,19 @@ static bool row_shaped(const struct device *d, const struct kv_layer *l, uint32_
            l->d_v % 16 == 0 && heads / l->n_kv_heads <= 16 && cuda_attend_row_smem(l->d_k, l->d_v) <= d->smem_max;
 }
 
+/* The same with wide heads. */
+static bool broad_shaped(const struct device *d, const struct kv_layer *l, uint32_t rows, uint32_t spans, uint32_t heads)
+{
+    return d->wgmma && rows == spans && halves_only(l) && l->d_k == l->d_v && cuda_kernel_attend_broad(l->d_k) && heads / l->n_kv_heads <= 16;
+}
+
+/* Does the norm that waits make V of this one row? */
+static bool norm_before(const struct device *d, const struct op_attn_prepare *op)
+{
+    const struct cuda_p_norm *n = &d->head_norm;
+    return d->head_norm_set && op->span_count == 1 && n->y == op->v.data && n->dim == op->layer->d_v && n->groups == op->layer->n_kv_heads;
+}
+
 int cuda_op_attn_prepare(struct device *d, const struct op_attn_prepare *op)
 {
     struct cuda_p_kv_write p = write_params(d, op->layer, &op->k, &op->v);
@@ -76,9 +90,10 @@ int cuda_op_attn_prepare(struct device *d, const struct op_attn_prepare *op)
     p.q_norm = op->q_norm, p.k_norm = op->k_norm, p.eps = op->eps;
     if (op->table.rows)
         p.rope = op->table.data, p.rope_stride = op->table.stride, p.rope_pairs = op->table.cols / 2, p.adjacent = op->pairing == ROPE_ADJACENT;
-    if (!row_shaped(d, op->layer, op->k.rows, op->span_count, op->n_heads))
+    bool broad = broad_shaped(d, op->layer, op->k.rows, op->span_count, op->n_heads);
+    if (!broad && !row_shaped(d, op->layer, op->k.rows, op->span_count, op->n_heads))
         return cuda_kv_write_launch(d, &p);
-    int rc = cuda_held_emit(d);
+    int rc = broad && norm_before(d, op) ? 0 : cuda_held_emit(d);
     d->held = p; /* until the next op shows whether it is the attention of these rows */
     d->held_set = rc == 0;
     return rc;
@@ -133,6 +148,24 @@ static int tiles_get(struct device *d, const struct op_attention *op, uint32_t v
     return cuda_launch(d, cuda_kernels_attention[CUDA_K_TILES], 1, 1, 1, 1024, 0, &p, sizeof p);
 }
 
+/* Wide heads: with the norm of V that waits, if there is one. */
+static int broad_attention(struct device *d, const struct cuda_p_attend_row *row, const struct op_attention *op, uint32_t items_max)
+{
+    struct cuda_p_attend_broad p = {.row = *row};
+    const struct cuda_p_norm *n = &d->head_norm;
+    uint32_t head = op->layer->d_k, most = cuda_attend_broad_blocks(head) * d->workers / CUDA_ATTEND_BROAD_CLUSTER * CUDA_ATTEND_BROAD_CLUSTER;
+    if (row->prepare) {
+        p.row.w = d->held, d->held_set = false;
+        p.v_from = d->held.v, p.v_from_stride = d->held.v_stride;
+    }
+    if (row->prepare && d->head_norm_set) {
+        p.v_from = n->x, p.v_from_stride = n->x_stride, p.v_norm = n->w, p.v_eps = n->eps;
+        d->head_norm_set = false;
+    }
+    int rc = tiles_get(d, op, ROW_VECTORS, items_max, &p.row.a.tiles);
+    return rc ? rc : cuda_launch(d, cuda_kernel_attend_broad(head), most, 1, 1, head, cuda_attend_broad_smem(head), &p, sizeof p);
+}
+
 /* With the attn_prepare that waits, if it is of the same rows and pages. */
 static int row_attention(struct device *d, const struct cuda_p_attention *a, const struct op_attention *op, uint32_t items_max)
 {
@@ -141,10 +174,12 @@ static int row_attention(struct device *d, const struct cuda_p_attention *a, con
                    w->span_count == op->span_count;
     bool early = prepare && tiles_there(d, op, ROW_VECTORS) && !d->pending;
     struct cuda_p_attend_row p = {.a = *a, .prepare = prepare, .early = early, .arrived = d->arrived};
+    const struct kv_layer *l = op->layer;
+    if (broad_shaped(d, l, op->q.rows, op->span_count, op->n_heads))
+        return broad_attention(d, &p, op, items_max);
     if (prepare)
         p.w = *w, d->held_set = false;
     int rc = tiles_get(d, op, ROW_VECTORS, items_max, &p.a.tiles);
-    const struct kv_layer *l = op->layer;
     uint32_t smem = cuda_attend_row_smem(l->d_k, l->d_v);
     if (d->wgmma && op->span_count * l->n_kv_heads <= d->workers && smem < ALONE)
         smem = ALONE;
@@ -179,8 +214,8 @@ int cuda_op_attention(struct device *d, const struct op_attention *op)
                                  .k_bytes = kv_format_k_bytes(l->k_format, l->d_k), .window = op->window, .scale = op->scale,
                                  .softcap = op->softcap, .tile_vectors = ROW_VECTORS, .rows = op->q.rows, .latent = l->latent, .sinks = op->sinks};
     planes_of(l, &p.pk, &p.pv);
-    uint32_t items_max = (uint32_t)(d->partial_bytes / (16 * (l->d_v + 2) * sizeof(float)));
-    if (row_shaped(d, l, op->q.rows, op->span_count, op->n_heads))
+    uint32_t items_max = (uint32_t)(d->partial_bytes / (16 * (l->d_v + CUDA_ATTEND_BROAD_PARTIAL) * sizeof(float)));
+    if (broad_shaped(d, l, op->q.rows, op->span_count, op->n_heads) || row_shaped(d, l, op->q.rows, op->span_count, op->n_heads))
         return row_attention(d, &p, op, items_max);
     if (widest <= 256 && op->q.rows / op->span_count * group >= TALL_VECTORS && cuda_attention_smem(l->d_k, l->d_v, true) <= d->smem_max)
         return tall_attention(d, &p, op);

@@ -3,6 +3,8 @@
  * Invariants: 1. Scratch grows only in reserve, between steps.  2. Memory comes from plain cudaMalloc; what does not fit is refused.
  * Does not:   compute; ops live in the files named in cuda_int.h. */
 #include "backend_cuda/cuda_int.h"
+#include "backend_cuda/kernels_broad.h"
+#include "backend_cuda/kernels_router.h"
 
 #include "base/mem.h"
 #include "tensor/kv_codec.h"
@@ -10,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CUDA_ARITHMETIC = 2, ARENA_BYTES = 768 << 20, PARTIAL_BYTES = 64 << 20, WORK_BYTES = 64 << 20, PACK_SMEM = 256, ARRIVED = 1024 };
+enum { CUDA_ARITHMETIC = 2, ARENA_BYTES = 768 << 20, PARTIAL_BYTES = 64 << 20, WORK_BYTES = 64 << 20, PACK_SMEM = 256, ARRIVED = 4096 };
 
 int cuda_alloc(struct device *d, size_t size_bytes, const char *what, void **out, struct err *err)
 {
@@ -116,10 +118,15 @@ static int kernels_carve(const void *const *large, size_t count, struct err *err
 /* Kernels that only Hopper has. */
 static int hopper_allow(const struct device *d, struct err *err)
 {
-    const void *wide[] = {cuda_kernel_attend_wide(64), cuda_kernel_attend_wide(128)};
-    int rc = carve(wide, 2, err);
+    const void *wide[] = {cuda_kernel_attend_wide(64), cuda_kernel_attend_wide(128), cuda_kernel_attend_broad(256), cuda_kernel_attend_broad(512), cuda_kernel_chain,
+                          cuda_kernel_router(128), cuda_kernel_router(256), cuda_kernel_router(512)};
+    int rc = carve(wide, sizeof wide / sizeof *wide, err);
     rc = rc ? rc : smem_allow(wide[0], (int)cuda_attend_wide_smem(64), err);
     rc = rc ? rc : smem_allow(wide[1], (int)cuda_attend_wide_smem(128), err);
+    rc = rc ? rc : smem_allow(wide[2], (int)cuda_attend_broad_smem(256), err);
+    rc = rc ? rc : smem_allow(wide[3], (int)cuda_attend_broad_smem(512), err);
+    for (size_t i = 4; i < sizeof wide / sizeof *wide && rc == 0; i++)
+        rc = smem_allow(wide[i], (int)d->smem_max, err);
     rc = rc ? rc : carve(cuda_kernels_row, CUDA_KIND_COUNT, err);
     for (int k = 0; k < CUDA_KIND_COUNT && rc == 0; k++) {
         for (int f = 0; f < CUDA_TALL_FORMS && rc == 0; f++) {

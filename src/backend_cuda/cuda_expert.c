@@ -3,9 +3,10 @@
  * The forms give the same bits: which one is taken follows from the number of slots and from what there is room for.  Which expert a slot takes is known on the
  * device only: launches are of as many blocks as there can be. */
 #include "backend_cuda/cuda_int.h"
+#include "backend_cuda/kernels_slots.h"
 
 enum { GROUP_SLOTS = 48 /* from here on experts are read once for all their rows */, TALL_MEAN = 24 /* rows an expert, from here on 128 at a time */,
-       GROUP_SMEM = 47 << 10, FEW_SMEM = 160 << 10 };
+       GROUP_SMEM = 47 << 10 };
 enum form { FORM_EACH, FORM_FRAGMENTS, FORM_TALL };
 
 /* Slots in groups of one matrix: block_rows rows are multiplied at a time. */
@@ -87,10 +88,26 @@ static int group_launch(struct device *d, enum cuda_kind kind, const struct grou
 
 /* ---- a few slots ---- */
 
-static bool few_fits(const struct device *d, const struct cuda_p_expert *p)
+/* How they are launched; false: there is no room. */
+static bool few_form(const struct device *d, enum cuda_kind kind, const struct cuda_p_expert *p, struct cuda_p_slots *out, uint32_t *grid, uint32_t *smem)
 {
-    uint32_t smem = cuda_expert_smem(p, least(p->tiles, d->workers));
-    return smem <= FEW_SMEM && smem <= d->smem_max;
+    *out = (struct cuda_p_slots){.p = *p};
+    *grid = least(p->tiles, d->workers);
+    *smem = cuda_slots_form(kind, out, *grid, d->smem_max);
+    return *smem != 0;
+}
+
+static bool few_fits(const struct device *d, enum cuda_kind kind, const struct cuda_p_expert *p)
+{
+    struct cuda_p_slots form;
+    uint32_t grid, smem;
+    return few_form(d, kind, p, &form, &grid, &smem);
+}
+
+/* Rows that are read in pairs of columns. */
+static bool in_pairs(const float *x, uint32_t stride, uint32_t cols)
+{
+    return ((uintptr_t)x | stride * sizeof *x | cols * sizeof *x) % 8 == 0;
 }
 
 /* False where the form is not for these. */
@@ -98,7 +115,7 @@ static bool few_params(const struct device *d, const struct ask *a, struct cuda_
 {
     const struct weight *w = a->w[0];
     uint32_t tiles = w->head.rows / CUDA_TILE, outer = a->weights ? a->y->rows : a->slots;
-    if (a->slots >= GROUP_SLOTS || w->head.rows % CUDA_TILE)
+    if (a->slots >= GROUP_SLOTS || w->head.rows % CUDA_TILE || !in_pairs(a->x->data, a->x->stride, a->x->cols))
         return false;
     struct cuda_expert_job *q = &p->job[0];
     *p = (struct cuda_p_expert){.jobs = 1, .tiles = outer * tiles, .failed = d->failed};
@@ -108,7 +125,7 @@ static bool few_params(const struct device *d, const struct ask *a, struct cuda_
                                   .parts = a->weights ? a->slots / a->y->rows : a->parts, .act = a->act, .add = a->add};
     for (uint32_t i = 0; i < a->parts; i++)
         q->planes[i] = a->w[i]->planes, q->row_scale[i] = a->w[i]->row_scale, q->bias[i] = a->bias[i];
-    return few_fits(d, p);
+    return few_fits(d, w->kind, p);
 }
 
 /* They wait: the op behind them may be the matrix beside them. */
@@ -123,10 +140,12 @@ static int few_hold(struct device *d, const struct ask *a, const struct cuda_p_e
 
 int cuda_expert_launch(struct device *d)
 {
-    struct cuda_p_expert p = d->expert;
-    uint32_t grid = least(p.tiles, d->workers);
+    struct cuda_p_slots p;
+    uint32_t grid, smem;
     d->expert_set = false; /* the launch asks for what waits */
-    return cuda_launch(d, cuda_kernels_expert[d->expert_kind], grid, 1, 1, CUDA_EXPERT_THREADS, cuda_expert_smem(&p, grid), &p, sizeof p);
+    if (!few_form(d, d->expert_kind, &d->expert, &p, &grid, &smem))
+        return ERR_INTERNAL;
+    return cuda_launch(d, cuda_kernels_expert[d->expert_kind], grid, 1, 1, CUDA_EXPERT_THREADS, smem, &p, sizeof p);
 }
 
 static bool meet(const float *a, size_t a_count, const float *b, size_t b_count)
@@ -138,16 +157,17 @@ static bool meet(const float *a, size_t a_count, const float *b, size_t b_count)
 static bool takes(struct device *d, enum cuda_kind kind, const struct tensor *x, const struct tensor *y, const struct cuda_expert_job *job)
 {
     const struct cuda_expert_job *q = &d->expert.job[0];
-    if (!d->expert_set || d->expert.jobs > 1 || kind != d->expert_kind || x->rows != 1)
+    if (!d->expert_set || d->expert.jobs > 1 || kind != d->expert_kind || x->rows != 1 || !in_pairs(x->data, x->stride, x->cols) ||
+        (job->norm_w && (!in_pairs(job->norm_w, 0, 0) || x->cols > CUDA_ROW_NORM)))
         return false;
     size_t in = (size_t)q->x_rows * q->x_stride, out = (size_t)d->expert.tiles / q->tiles * q->y_stride;
     if (meet(x->data, x->cols, q->y, out) || meet(y->data, y->cols, q->y, out) || meet(y->data, y->cols, q->x, in) || meet(y->data, y->cols, x->data, x->cols))
         return false;
     struct cuda_p_expert both = d->expert;
-    both.job[1] = *job;
-    both.job[1].tile_first = both.tiles;
+    both.job[1] = *q, both.job[0] = *job; /* its weights can be asked for before it is known which experts' are */
+    both.job[1].tile_first = job->tiles;
     both.jobs = 2, both.tiles += job->tiles;
-    if (!few_fits(d, &both))
+    if (!few_fits(d, kind, &both))
         return false;
     d->expert = both;
     return true;

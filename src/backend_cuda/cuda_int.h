@@ -94,11 +94,15 @@ struct device {
     struct cuda_scatter_list *pending; /* in the open slot */
     struct cuda_p_kv_write held; /* an attn_prepare that waits: the attention behind it may do it too */
     bool held_set;
+    struct cuda_p_norm head_norm; /* a norm of one row's wide heads that waits: they may be V of an attn_prepare */
+    bool head_norm_set;
     struct cuda_p_expert expert; /* a few slots' products that wait for the matrix beside them */
     enum cuda_kind expert_kind;
     bool expert_set;
     struct cuda_p_row_steps steps; /* norms and scales of the same rows that wait for more of them */
     uint32_t steps_rows;
+    struct op_linear router;    /* a product with what these steps give that waits too: the choice of experts behind it may share their launch */
+    bool router_set;
     bool pending_copies;        /* the last pending item is device to device */
     uint64_t recorded;
     struct cuda_graph graphs[CUDA_GRAPHS];
@@ -225,8 +229,11 @@ CUDA_OP(match)
 CUDA_OP(sparsify)
 CUDA_OP(mamba)
 #undef CUDA_OP
+int cuda_head_norm_launch(struct device *d); /* what waits of norms of heads */
+int cuda_router_launch(struct device *d); /* what waits of a router: steps, product */
 int cuda_steps_launch(struct device *d); /* what waits of rows' steps */
 int cuda_expert_launch(struct device *d); /* what waits of experts */
+bool cuda_router_holds(struct device *d, const struct op_linear *op); /* is it done with the steps that wait? */
 /* Does the op go into the launch of the experts that wait?  Then it is done. */
 bool cuda_expert_takes_linear(struct device *d, const struct op_linear *op);
 bool cuda_expert_takes_gated(struct device *d, const struct op_norm_gated *op);

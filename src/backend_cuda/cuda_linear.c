@@ -139,7 +139,7 @@ int cuda_op_linear(struct device *d, const struct op_linear *op)
     size_t near = 0;
     if (!op->w->planes)
         return ERR_INTERNAL;
-    if (cuda_expert_takes_linear(d, op))
+    if (cuda_expert_takes_linear(d, op) || cuda_router_holds(d, op))
         return 0;
     int rc = part_set(d, &p, op->w, op->bias, &op->y, &near);
     return rc ? rc : linear_launch(d, op->w->kind, &p, &in);

@@ -223,19 +223,24 @@ static int pending_emit(struct device *d)
 
 bool cuda_held(const struct device *d)
 {
-    return d->expert_set || d->steps.count || d->held_set;
+    return d->expert_set || d->steps.count || d->head_norm_set || d->held_set;
 }
 
-int cuda_held_emit(struct device *d) /* one of them at most waits */
+/* One of them at most waits; a norm of heads also with the attn_prepare behind it, rows' steps with the router's product behind them. */
+int cuda_held_emit(struct device *d)
 {
+    int rc = 0;
     if (d->expert_set)
         return cuda_expert_launch(d);
+    if (d->router_set)
+        return cuda_router_launch(d);
     if (d->steps.count)
         return cuda_steps_launch(d);
-    if (!d->held_set)
-        return 0;
-    d->held_set = false;
-    return cuda_kv_write_launch(d, &d->held);
+    bool prepare = d->held_set;
+    d->held_set = false; /* the launch asks for what waits */
+    if (d->head_norm_set)
+        rc = cuda_head_norm_launch(d);
+    return rc || !prepare ? rc : cuda_kv_write_launch(d, &d->held);
 }
 
 int cuda_launch(struct device *d, const void *kernel, uint32_t x, uint32_t y, uint32_t z, uint32_t block, uint32_t smem, const void *params,

@@ -27,24 +27,32 @@ static __device__ __forceinline__ void tile_of(const cuda_p_tiles &p, const kv_s
     t->block_count = row1 / KV_BLOCK + 1 - t->block_first;
 }
 
-/* Inclusive sum over the block's threads. */
-static __device__ uint32_t scan(uint32_t v, uint32_t *shared)
+static __device__ __forceinline__ uint32_t warp_scan(uint32_t v)
 {
-    shared[threadIdx.x] = v;
-    __syncthreads();
-    for (uint32_t o = 1; o < blockDim.x; o *= 2) {
-        uint32_t add = threadIdx.x >= o ? shared[threadIdx.x - o] : 0;
-        __syncthreads();
-        shared[threadIdx.x] += add;
-        __syncthreads();
+    for (uint32_t o = 1; o < 32; o *= 2) {
+        uint32_t u = __shfl_up_sync(0xffffffffu, v, o);
+        v += threadIdx.x % 32 >= o ? u : 0;
     }
-    return shared[threadIdx.x];
+    return v;
+}
+/* Inclusive sum over the block's threads; shared: a word a warp. */
+static __device__ __forceinline__ uint32_t scan(uint32_t v, uint32_t *shared)
+{
+    uint32_t warp = threadIdx.x / 32;
+    v = warp_scan(v);
+    if (threadIdx.x % 32 == 31)
+        shared[warp] = v;
+    __syncthreads();
+    if (warp == 0)
+        shared[threadIdx.x] = warp_scan(shared[threadIdx.x]);
+    __syncthreads();
+    return v + (warp ? shared[warp - 1] : 0);
 }
 
 static __global__ void __launch_bounds__(TILES_THREADS) make_tiles(const __grid_constant__ cuda_p_tiles p)
 {
     dev_begin();
-    __shared__ uint32_t a[TILES_THREADS], b[TILES_THREADS], done_tiles, done_items;
+    __shared__ uint32_t a[TILES_THREADS / 32], b[TILES_THREADS / 32], done_tiles, done_items;
     if (threadIdx.x == 0)
         done_tiles = done_items = 0;
     __syncthreads();

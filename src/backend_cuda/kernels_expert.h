@@ -71,7 +71,6 @@ struct cuda_p_expert {
 };
 extern const void *const cuda_kernels_expert[]; /* by enum cuda_kind */
 enum { CUDA_EXPERT_THREADS = 512 };
-uint32_t cuda_expert_smem(const struct cuda_p_expert *p, uint32_t blocks);
 
 /* ---- norms ---- */
 

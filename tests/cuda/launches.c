@@ -5,7 +5,8 @@
 #include "fake_runtime.h"
 
 #include "backend_cuda/backend_cuda.h"
-#include "backend_cuda/kernels.h"
+#include "backend_cuda/kernels_broad.h"
+#include "backend_cuda/kernels_router.h"
 #include "ops/random_weight.h"
 #include "tensor/kv_codec.h"
 
@@ -17,6 +18,7 @@ static const size_t ROOM = (size_t)1 << 40; /* of addresses: nothing is read or 
 static struct device *device;
 static unsigned char *zeros; /* any weight's bytes */
 static size_t ops;
+static const struct random_kind q8 = {.type = DTYPE_Q8_0, .name = "Q8_0"}, bf16 = {.type = DTYPE_BF16, .name = "BF16"};
 
 /* ---- what is known of kernels ---- */
 
@@ -42,18 +44,33 @@ static bool is_wide(const void *kernel)
     return kernel == cuda_kernel_attend_wide(64) || kernel == cuda_kernel_attend_wide(128);
 }
 
+static bool is_broad(const void *kernel)
+{
+    return kernel == cuda_kernel_attend_broad(256) || kernel == cuda_kernel_attend_broad(512);
+}
+
+static bool is_router(const void *kernel)
+{
+    return kernel == cuda_kernel_router(128) || kernel == cuda_kernel_router(256) || kernel == cuda_kernel_router(512);
+}
+
 const char *fake_launch_wrong(const struct fake_launch *l)
 {
-    bool row = one_of(l->kernel, cuda_kernels_row, CUDA_KIND_COUNT), tall = is_tall(l->kernel), wide = is_wide(l->kernel);
+    bool row = one_of(l->kernel, cuda_kernels_row, CUDA_KIND_COUNT), tall = is_tall(l->kernel), wide = is_wide(l->kernel), broad = is_broad(l->kernel),
+         router = is_router(l->kernel);
     struct device_info info;
     backend_cuda.device_info(device, &info);
-    if ((row || tall || wide) && strcmp(info.level, "sm_90a") != 0)
+    if ((row || tall || wide || broad || router || l->kernel == cuda_kernel_chain) && strcmp(info.level, "sm_90a") != 0)
         return "a kernel of Hopper's instructions";
-    if (tall && l->grid[0] % CUDA_TALL_CLUSTER)
+    if ((tall && l->grid[0] % CUDA_TALL_CLUSTER) || (broad && l->grid[0] % CUDA_ATTEND_BROAD_CLUSTER) || (router && l->grid[0] != CUDA_ROUTER_CLUSTER))
         return "blocks in no whole clusters";
     uint32_t threads = row ? CUDA_ROW_THREADS : tall ? CUDA_TALL_THREADS : wide ? CUDA_ATTEND_WIDE_THREADS : 0;
     if (one_of(l->kernel, cuda_kernels_expert, CUDA_KIND_COUNT))
         threads = CUDA_EXPERT_THREADS;
+    if (broad)
+        threads = l->kernel == cuda_kernel_attend_broad(256) ? 256 : 512;
+    if (router || l->kernel == cuda_kernel_chain)
+        threads = CUDA_CHAIN_THREADS;
     if (l->kernel == cuda_kernel_attend_row)
         threads = CUDA_ATTEND_ROW_THREADS;
     return threads && l->block != threads ? "other threads than the kernel is made for" : NULL;
@@ -223,22 +240,27 @@ static void experts(const struct random_kind *k, const struct random_kind *other
     static const uint32_t rows[] = {1, 3, 6, 47, 300, 2100, 8192, ROWS_MAX};
     struct err err = {0};
     struct weight *w = weight(k, ffn, hidden, count, WEIGHT_LINEAR), *v = weight(other, ffn, hidden, count, WEIGHT_LINEAR),
-                  *down = weight(k, hidden, ffn, count, WEIGHT_LINEAR), *beside = weight(k, ffn, hidden, 0, WEIGHT_LINEAR);
+                  *down = weight(k, hidden, ffn, count, WEIGHT_LINEAR), *beside = weight(k, ffn, hidden, 0, WEIGHT_LINEAR),
+                  *router = weight(&bf16, count, hidden, 0, WEIGHT_LINEAR);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         uint32_t slots = rows[i] * top, *ids = (void *)floats();
         float *weights = floats();
         struct tensor x = tensor(rows[i], hidden), mid = tensor(slots, ffn), out = tensor(slots, hidden), y = tensor(rows[i], hidden);
         struct op_route route = {.logits = tensor(rows[i], count), .score = ROUTE_SIGMOID, .top = top, .scale = 1, .ids = ids, .weights = weights};
+        struct op_norm norm = {.x = y, .y = x, .dim = hidden, .w = floats(), .scale = 1};
+        struct op_linear logits = {.w = router, .x = x, .y = route.logits, .alpha = 1};
         struct op_expert_gated gated = {.x = x, .y = mid, .gate = w, .up = v, .ids = ids, .scratch_gate = mid, .scratch_up = tensor(slots, ffn)};
         struct op_linear shared = {.w = beside, .x = x, .y = tensor(rows[i], ffn), .alpha = 1};
         struct op_expert_output output = {.linear = {.w = down, .x = mid, .y = out, .ids = ids}, .sum = {.x = out, .y = y, .weights = weights, .add = true}};
+        must("norm", backend_cuda.norm(device, &norm), &err);
+        must("router", backend_cuda.linear(device, &logits), &err);
         must("route", backend_cuda.route(device, &route), &err);
         must("expert_gated", backend_cuda.expert_gated(device, &gated), &err);
         must("linear beside", backend_cuda.linear(device, &shared), &err);
         must("expert_output", backend_cuda.expert_output(device, &output), &err);
         finish(k->name);
     }
-    backend_cuda.weight_free(device, w), backend_cuda.weight_free(device, v), backend_cuda.weight_free(device, down), backend_cuda.weight_free(device, beside);
+    backend_cuda.weight_free(device, w), backend_cuda.weight_free(device, v), backend_cuda.weight_free(device, down), backend_cuda.weight_free(device, beside), backend_cuda.weight_free(device, router);
 }
 
 static void attention(enum kv_format f, uint32_t heads, uint32_t kv_heads, uint32_t d, bool latent)
@@ -285,7 +307,6 @@ static void samples(uint32_t rows, uint32_t vocab)
 static void all_on(int capability)
 {
     static struct random_kind kinds[96];
-    static const struct random_kind q8 = {.type = DTYPE_Q8_0, .name = "Q8_0"}, bf16 = {.type = DTYPE_BF16, .name = "BF16"};
     struct device_reserve reserve = {.rows_max = ROWS_MAX, .cols_max = COLS_MAX, .heads_max = 128, .head_dim_max = 576, .context_max = 1 << 20, .logit_rows_max = 256,
                                      .vocab_max = OUT_MAX, .state_dim_max = 256, .experts_max = EXPERTS_MAX, .slots_max = TOP_MAX, .expert_cols_max = EXPERT_COLS, .away_mib_max = 512};
     struct device_config cfg = {.n_threads = 1};

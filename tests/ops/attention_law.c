@@ -13,7 +13,7 @@ enum { LENGTH = 600, SEQS = 2, PAGES = (LENGTH + KV_PAGE - 1) / KV_PAGE };
 struct shape {
     uint32_t d, heads, kv_heads, window, n_rope;
     float softcap;
-    bool sinks, norms;
+    bool sinks, norms, v_norm; /* v_norm: V is normed by an op of its own before */
     enum rope_pairing pairing;
 };
 struct way {
@@ -28,8 +28,10 @@ static size_t compared, wrong;
 struct work {
     struct pages p;
     struct tensor in[4], at[4], y, y_at; /* q, k, v, rope table */
+    struct op_norm norm; /* of V */
     struct op_attn_prepare prepare;
     struct op_attention attend;
+    bool v_norm;
     struct kv_span *spans;
 };
 
@@ -45,6 +47,8 @@ static void work_open(struct bench *b, const struct shape *s, struct work *w)
         w->at[i] = cols[i] ? bench_tensor(b, rows, cols[i], 1) : (struct tensor){0};
     w->y = bench_tensor(b, rows, cols[0], 1), w->y_at = bench_tensor(b, rows, cols[0], 1);
     float *q_norm = bench_floats(b, s->d, 1), *k_norm = bench_floats(b, s->d, 1), *sinks = bench_floats(b, s->heads, 1);
+    w->norm = (struct op_norm){.dim = s->d, .w = bench_floats(b, s->d, 1), .eps = 1e-5f, .scale = 1.0f};
+    w->v_norm = s->v_norm;
     w->spans = bench_new(b, SEQS * LENGTH * sizeof *w->spans);
     w->prepare = (struct op_attn_prepare){.n_heads = s->heads, .head_dim = s->d, .q_norm = s->norms ? q_norm : NULL, .k_norm = s->norms ? k_norm : NULL,
                                           .eps = 1e-5f, .pairing = s->pairing, .layer = &w->p.layer, .spans = w->spans, .tables = w->p.tables};
@@ -75,6 +79,9 @@ static void step(struct bench *b, struct work *w, const struct way *way, uint32_
     w->prepare.table = w->at[3].rows ? tensor_rows(w->at[3], 0, rows) : w->at[3];
     w->attend.y = tensor_rows(w->y_at, 0, rows);
     w->prepare.span_count = w->attend.span_count = spans;
+    w->norm.x = w->norm.y = w->prepare.v;
+    if (w->v_norm)
+        must(op_norm(b->d, &w->norm, &err), &err);
     must(op_attn_prepare(b->d, &w->prepare, &err), &err);
     must(op_attention(b->d, &w->attend, &err), &err);
     bench_wait(b);
@@ -111,11 +118,13 @@ int main(int argc, char **argv)
 {
     static const struct way ways[] = {{"at once", LENGTH, true, false}, {"row by row", 1, false, true}, {"row by row, side by side", 1, true, true},
                                       {"three spans of a row", 3, true, true}, {"spans of 37", 37, true, false}};
-    static const struct shape shapes[] = {{128, 8, 2, 0, 64, 0, false, false, ROPE_ADJACENT}, {128, 8, 2, 100, 64, 0, true, true, ROPE_HALVES},
-                                          {64, 4, 4, 0, 16, 30, false, true, ROPE_HALVES},   {64, 12, 1, 300, 32, 0, true, false, ROPE_HALVES},
-                                          {80, 6, 2, 0, 40, 0, false, false, ROPE_HALVES},   {96, 4, 1, 0, 0, 0, false, false, ROPE_HALVES},
-                                          {256, 8, 4, 300, 128, 0, true, false, ROPE_HALVES}, {512, 8, 1, 0, 64, 0, false, false, ROPE_HALVES}};
-    struct device_reserve reserve = {.rows_max = SEQS * LENGTH, .cols_max = 4096, .heads_max = 16, .head_dim_max = 512, .context_max = LENGTH,
+    static const struct shape shapes[] = {{128, 8, 2, 0, 64, 0, false, false, false, ROPE_ADJACENT}, {128, 8, 2, 100, 64, 0, true, true, false, ROPE_HALVES},
+                                          {64, 4, 4, 0, 16, 30, false, true, false, ROPE_HALVES},   {64, 12, 1, 300, 32, 0, true, false, false, ROPE_HALVES},
+                                          {80, 6, 2, 0, 40, 0, false, false, false, ROPE_HALVES},   {96, 4, 1, 0, 0, 0, false, false, false, ROPE_HALVES},
+                                          {256, 8, 4, 300, 128, 0, true, false, false, ROPE_HALVES}, {512, 8, 1, 0, 64, 0, false, false, false, ROPE_HALVES},
+                                          {256, 4, 2, 0, 128, 0, false, true, true, ROPE_HALVES}, {256, 24, 2, 0, 32, 20, true, true, false, ROPE_ADJACENT},
+                                          {512, 8, 2, 0, 256, 0, false, true, true, ROPE_HALVES}, {512, 12, 1, 100, 256, 0, true, true, false, ROPE_ADJACENT}};
+    struct device_reserve reserve = {.rows_max = SEQS * LENGTH, .cols_max = 6144, .heads_max = 24, .head_dim_max = 512, .context_max = LENGTH,
                                      .logit_rows_max = 1, .vocab_max = 8};
     struct bench b = {0};
     law_open(argc, argv, "ops_attention_law", &reserve, &b.d);
