@@ -38,12 +38,13 @@ static __device__ __forceinline__ void dev_begin(void)
     dev_launch_next();
 }
 
-/* What a block without work does behind dev_launch_next: it keeps its place for two microseconds.  Of a kernel that leaves room for one block beside each of
- * its own the next has one on every multiprocessor then; where places were free, two came together, others had none, and so on from kernel to kernel. */
-static __device__ __forceinline__ void dev_linger(void)
+/* What a block without work does behind dev_launch_next: it keeps its place, for two microseconds if it is not a shorter kernel's.  Of a
+ * kernel that leaves room for one block beside each of its own the next has one on every multiprocessor then; where places were free, two came together,
+ * others had none, and so on from kernel to kernel. */
+static __device__ __forceinline__ void dev_linger(long long cycles = 4000)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    for (long long end = clock64() + 4000; clock64() < end;)
+    for (long long end = clock64() + cycles; clock64() < end;)
         __nanosleep(200);
 #endif
 }

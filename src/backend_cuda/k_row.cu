@@ -22,7 +22,8 @@ struct shared_form {
     __host__ __device__ uint32_t kept() const { return own * CUDA_TILE < (uint32_t)THREADS ? own * CUDA_TILE : (uint32_t)THREADS; } /* outputs known ahead */
     __host__ __device__ uint32_t ends() const { return words() + PACK_SHARED * 4; }
     __host__ __device__ uint32_t places() const { return ends() + kept() * 16; }
-    __host__ __device__ uint32_t total() const { return places() + kept() * 8; }
+    __host__ __device__ uint32_t tiles() const { return places() + kept() * 8; } /* where each of the block's tiles lies */
+    __host__ __device__ uint32_t total() const { return tiles() + own * 8; }
 };
 
 /* Which strip a warp is at: of the block's tiles (and halves of pairs) the one and of that the segment. */
@@ -59,23 +60,35 @@ template <int BITS, int SCALE, int OFF> struct row_piece {
     static constexpr uint32_t N = BITS == 16 ? 1 : BITS > 4 ? 2 : 4, units_bytes = N * lay::unit_bytes, bytes = units_bytes + lay::super_bytes;
 };
 
+static __device__ __forceinline__ const uint8_t *tile_at(const cuda_p_linear &p, uint32_t which)
+{
+    uint32_t tile = (which >> p.pair) * gridDim.x + blockIdx.x, part = p.pair ? which & 1 : part_of(p, tile);
+    return p.part[part].planes + (size_t)(tile - (p.pair ? 0 : p.part[part].tile_first)) * p.tile_bytes;
+}
+
 /* The pieces a warp asks for, strip after strip. */
 template <class PIECE> struct asking {
     place at;
     const uint8_t *source; /* this lane's part of the piece at unit u */
     uint32_t u, to, units; /* to: end of the strip, 0 when all was asked for; of the tile */
 
-    __device__ __forceinline__ void set(const cuda_p_linear &p, const work &w, uint32_t lane)
+    /* tiles: in shared memory, where each of the block's tiles lies; read when all know it (KNOWN) */
+    template <bool KNOWN> __device__ __forceinline__ void set(const cuda_p_linear &p, const work &w, uint32_t lane, uint32_t tiles)
     {
         u = to = 0, units = p.units;
         if (at.which >= w.count)
             return;
-        uint32_t tile = (at.which >> p.pair) * gridDim.x + blockIdx.x, part = p.pair ? at.which & 1 : part_of(p, tile), from = at.segment * w.size;
+        uint32_t from = at.segment * w.size;
         u = from / PIECE::N * PIECE::N, to = min(from + w.size, p.units);
-        source = p.part[part].planes + (size_t)(tile - (p.pair ? 0 : p.part[part].tile_first)) * p.tile_bytes + PIECE::lay::unit_at(u) + lane * 16;
+        const uint8_t *tile;
+        if (KNOWN)
+            asm volatile("ld.shared.u64 %0, [%1];" : "=l"(tile) : "r"(tiles + at.which * 8) : "memory");
+        else
+            tile = tile_at(p, at.which);
+        source = tile + (PIECE::lay::unit_at(u) + lane * 16);
     }
     /* One piece to shared memory, or none when all were asked for: a group in any case. */
-    __device__ __forceinline__ void ask(const cuda_p_linear &p, const work &w, uint32_t there, uint32_t lane)
+    template <bool KNOWN> __device__ __forceinline__ void ask(const cuda_p_linear &p, const work &w, uint32_t there, uint32_t lane, uint32_t tiles)
     {
         constexpr uint32_t N = PIECE::N, SUPER = PIECE::lay::super_bytes;
         constexpr bool behind = SUPER && N == 4; /* the factors lie behind the units */
@@ -99,7 +112,7 @@ template <class PIECE> struct asking {
             source += B + (!behind && u % 4 == 0 ? SUPER : 0);
             if (u >= to) {
                 at.next(w.segments, w.segment_step, w.which_step);
-                set(p, w, lane);
+                set<KNOWN>(p, w, lane, tiles);
             }
         }
         copies_commit();
@@ -187,7 +200,7 @@ struct output {
 /* The warp's strips, each from zero: sums of segment s of tile w at sums[w * segments + s][16]. */
 template <int BITS, int SCALE, int OFF>
 static __device__ __forceinline__ void strips(const cuda_p_linear &p, const work &w, asking<row_piece<BITS, SCALE, OFF>> &q, const unsigned char *ring,
-                                              const unsigned char *xs, float *sums, uint32_t lane)
+                                              const unsigned char *xs, float *sums, uint32_t tiles, uint32_t lane)
 {
     using own = row_piece<BITS, SCALE, OFF>;
     constexpr uint32_t N = own::N;
@@ -211,7 +224,7 @@ static __device__ __forceinline__ void strips(const cuda_p_linear &p, const work
                     multiply<BITS, SCALE, OFF>(acc, piece, i, xs + (u + i) * 128, lane);
             }
             __syncwarp();
-            q.ask(p, w, ring_at + slot * own::bytes, lane); /* into the place just read */
+            q.template ask<true>(p, w, ring_at + slot * own::bytes, lane, tiles); /* into the place just read */
             slot = slot + 1 == p.stages ? 0 : slot + 1;
         }
         if (lane % 4 == 0) {
@@ -237,32 +250,36 @@ static __global__ void __launch_bounds__(THREADS, 2) row_linear(const __grid_con
     asking<own> q = {w.first(p)};
     if (norm)
         pack_fetch(norm, p.norm_w, p.cols, p.cols);
-    q.set(p, w, lane);
+    q.template set<false>(p, w, lane, 0);
 #pragma unroll 1
     for (uint32_t i = 0; i < p.stages; i++)
-        q.ask(p, w, shared_at(ring) + i * own::bytes + lane * 16, lane); /* weights are there; x is not */
+        q.template ask<false>(p, w, shared_at(ring) + i * own::bytes + lane * 16, lane, 0); /* weights are there; x is not */
     float4 with = make_float4(0, 0, 0, 0); /* kept when x is packed: nothing waits for it until then */
     if (ends) {
         output out(p, threadIdx.x, tiles);
         with = out.read(p), *place = out.place(p);
     }
-    copies_wait(p.stages - 1); /* the norm's weights */
+    const uint8_t **where = reinterpret_cast<const uint8_t **>(memory + form.tiles());
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x; i < w.count; i += THREADS)
+        where[i] = tile_at(p, i);
     if (p.beside)
         dev_launch_next(); /* x was there before the kernel ahead began to compute */
     else
         dev_begin();
     if (w.count == 0) {
-        dev_linger();
+        copies_wait(p.stages - 1);
+        dev_linger(1000); /* more would be the longest part of a small model's linears */
         return;
     }
     if (ends && p.add && *place)
         with.w = __ldcg(*place);
     float x_scale = pack_own({p.raw, norm, p.cols, p.eps}, p.units * CUDA_UNIT, reinterpret_cast<float *>(memory + form.words()),
-                             reinterpret_cast<__half *>(memory + form.x()));
+                             reinterpret_cast<__half *>(memory + form.x()), [&]() { copies_wait(p.stages - 1); });
     if (ends)
         *kept = with;
     __syncthreads();
-    strips<BITS, SCALE, OFF>(p, w, q, ring, memory + form.x(), sums, lane);
+    strips<BITS, SCALE, OFF>(p, w, q, ring, memory + form.x(), sums, shared_at(where), lane);
     __syncthreads();
     const float *mine = sums + (threadIdx.x / CUDA_TILE * w.segments << p.pair) * CUDA_TILE + threadIdx.x % CUDA_TILE;
     if (ends && *place)

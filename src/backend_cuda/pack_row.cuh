@@ -140,8 +140,9 @@ static __device__ __forceinline__ float pack_more(float most, float v)
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(most), "f"(fabsf(v)));
     return most;
 }
-/* r of the norm by the same tree: here a thread stands for threads 2 i and 2 i + 1 of the 1,024. */
-static __device__ __forceinline__ float pack_norm_own(const pack_source &s, const float2 *v, float *shared)
+/* r of the norm by the same tree: here a thread stands for threads 2 i and 2 i + 1 of the 1,024.  Waits for this thread's part of the norm's weights before
+ * its barrier. */
+template <class WAIT> static __device__ __forceinline__ float pack_norm_own(const pack_source &s, const float2 *v, float *shared, WAIT wait)
 {
     float a = 0, b = 0, sum = 0;
 #pragma unroll
@@ -157,6 +158,7 @@ static __device__ __forceinline__ float pack_norm_own(const pack_source &s, cons
     }
     if (threadIdx.x % 16 == 0)
         shared[threadIdx.x / 16] = a + b;
+    wait();
     __syncthreads();
     const float4 *four = reinterpret_cast<const float4 *>(shared);
 #pragma unroll
@@ -175,9 +177,9 @@ static __device__ __forceinline__ uint32_t pack_place(uint32_t c)
 }
 
 /* A row to `to` in the order of mma's column operand, the row in registers: cols even, x at a multiple of 8 bytes; s.w in shared memory (with a norm at most
- * PACK_STEP PACK_OWN columns).  Gives what takes the power of two back.  Every instruction here is one that the whole multiprocessor waits for: a kernel of
- * a decode step has nothing else to do until x is packed. */
-static __device__ __forceinline__ float pack_own(const pack_source &s, uint32_t padded, float *shared, __half *to)
+ * PACK_STEP PACK_OWN columns), on its way there until `wait`.  Gives what takes the power of two back.  Every instruction here is
+ * one that the whole multiprocessor waits for: a kernel of a decode step has nothing else to do until x is packed. */
+template <class WAIT> static __device__ __forceinline__ float pack_own(const pack_source &s, uint32_t padded, float *shared, __half *to, WAIT wait)
 {
     const uint32_t mine = 2 * threadIdx.x;
     const float2 *x = reinterpret_cast<const float2 *>(s.x) + threadIdx.x, *w = reinterpret_cast<const float2 *>(s.w) + threadIdx.x;
@@ -193,7 +195,7 @@ static __device__ __forceinline__ float pack_own(const pack_source &s, uint32_t 
         v[j] = mine + PACK_STEP * j < s.cols ? __ldcg(x + PACK_THREADS * j) : make_float2(0, 0);
     }
     if (s.w) {
-        float by = pack_norm_own(s, v, shared);
+        float by = pack_norm_own(s, v, shared, wait);
 #pragma unroll
         for (uint32_t j = 0; j < PACK_OWN; j++) {
             if (j % PACK_GROUP == 0 && PACK_STEP * j >= s.cols)
