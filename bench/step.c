@@ -228,7 +228,7 @@ static struct engine_request *submit(struct engine *e, uint32_t i, uint32_t toke
     struct err err = {0};
     struct engine_request *q = NULL;
     struct engine_request_config c = {.max_tokens = tokens, .sampling = greedy, .no_reuse = true, .ring = tokens, .stops = &never, .stop_count = last};
-    uint32_t id = 5 + i * 7;
+    uint32_t id = 5 + i * 7 % 256; /* the smallest models have no more */
     for (uint32_t k = 0; k < 6; k++)
         c.sampling.order[k] = (uint8_t)k;
     must(engine_request_new(e, &c, &q, &err), &err);

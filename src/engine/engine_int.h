@@ -17,11 +17,9 @@
 #include "engine/history.h"
 #include "engine/propose.h"
 #include "engine/proposer.h"
-#include "engine/reveal.h"
+#include "engine/request_int.h"
 #include "engine/walk.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
 
 enum { STEPS_MAX = 2, STEP_LOGIT_ROWS = 16 };
 
@@ -37,93 +35,34 @@ struct proposal {
 
 enum seq_state { SEQ_NEW, SEQ_WAITING, SEQ_PREFILL, SEQ_DECODE, SEQ_DONE, SEQ_CANCELLED, SEQ_FAILED };
 
-/* one choice of a request; lifetime: the request's.  Owns kv while PREFILL or DECODE, tokens, sampler, stop. */
+/* one choice of a request; lifetime: the request's.  Owns kv while PREFILL or DECODE, tokens, sampler, stop.
+ * What every step touches lies in front, in as few cache lines as it takes: of many sequences none is near any more when its turn comes. */
 struct seq {
     struct engine_request *request;
-    uint32_t choice;
-    enum seq_state state;
     struct kv_seq *kv;
     uint32_t *tokens;      /* prompt, then what was chosen; room for all it may come to and a round of drafts behind */
+    uint32_t choice;
+    enum seq_state state;
     uint32_t count;
     uint32_t in_flight;    /* rows of steps not committed */
     uint32_t samples;      /* choices in flight */
     uint32_t placed;       /* rows in the step being planned */
-    bool admitted_before;  /* pre-empted since: its figures stay those of the first time */
     uint32_t generated;    /* completion tokens, a sampled end included */
+    uint32_t forwards;     /* steps it generated in */
     uint64_t age;          /* order of submission */
+    struct constraint *constraint; /* what may come next; NULL: anything */
+    const struct sample_result *flying; /* where the choice in flight will lie */
+    bool admitted_before;  /* pre-empted since: its figures stay those of the first time */
+    bool guessing;         /* somebody has a guess: the next step waits for what is chosen */
     struct sampler sampler;
     struct stop_match stop;
     struct proposer *proposers[PROPOSER_KINDS]; /* NULL: not asked for */
-    struct constraint *constraint; /* what may come next; NULL: anything */
     uint32_t *masks;       /* [PROPOSE_DEPTH_MAX + 1][words] of the rows in flight; with a constraint only */
     struct proposal round; /* of the step being planned */
     double credit;         /* what guessing may still cost it, in steps: so much was saved, and a little given */
     double decoded;        /* steps it decoded in, those with others in part */
-    bool guessing;         /* somebody has a guess: the next step waits for what is chosen */
-    const struct sample_result *flying; /* where the choice in flight will lie */
     struct seq *next;      /* waiting list */
 };
-
-/* reference-counted by consumer and engine; fields after `engine thread` belong to it once submitted */
-struct engine_request {
-    _Atomic uint32_t refs;
-    _Atomic uint32_t signal;    /* futex word of the consumer */
-    _Atomic uint32_t sleepers;  /* who waits on it: announced before the word is compared, looked for after it changed */
-    _Atomic bool cancelled;     /* any thread sets it; the engine reads it once per step */
-    _Atomic uint64_t cancelled_at; /* steps that had ended then; set before the flag */
-    _Atomic bool stalled;       /* the engine found the ring full and wants to know when it is not */
-    _Atomic bool started;       /* outcomes[0] has its cache figures */
-    _Atomic uint32_t progress;  /* positions of the first choice's prompt that are computed or known */
-    struct engine *engine;      /* holds a reference */
-    pthread_mutex_t hook_mutex; /* the two fields below, and held during a call */
-    void (*hook)(void *ctx);
-    void *hook_ctx;
-    /* the ring: one writer (engine), one reader (consumer) */
-    _Atomic uint32_t head, tail; /* written / read so far */
-    uint32_t ring_cap;          /* power of two */
-    uint32_t lent;              /* consumer: slots given out by the last poll, freed by the next */
-    struct ring_slot *slots;
-    uint32_t *top_ids;          /* [ring_cap][top] */
-    float *top_logprobs;
-    struct engine_outcome *outcomes; /* [n] */
-    /* constants */
-    struct engine_score score;
-    bool scoring, logprobs, no_reuse, soft; /* scoring: nothing is sampled; a score, or a pool */
-    struct reveal reveal;
-    int64_t max_tokens;
-    uint32_t n, top, chunk_max, prompt_count, limit;
-    uint32_t *end_ids, *cut_ids; /* ascending; these, and what else ends a copied span */
-    uint32_t end_count, cut_count;
-    struct stop_set stops;
-    char *stop_text;
-    struct sample_bias *biases;
-    struct sample_params sampling;
-    uint32_t *allowed_ids, allowed_count;
-    struct constraint_source constraint; /* open NULL: none */
-    uint32_t penalty_window, min_tokens, propose, propose_depth;
-    char key[ENGINE_TENANT_MAX + sizeof(struct hash128)]; /* of its prefixes */
-    uint32_t key_n;
-    bool has_session;
-    struct hash128 session;
-    uint32_t *boundaries;       /* ascending */
-    uint32_t boundary_count;
-    int32_t priority;
-    /* engine thread */
-    bool cancel_seen;           /* what this step read of `cancelled` */
-    bool followers_out;         /* choices past the first were queued */
-    uint32_t live;              /* choices without their last event */
-    struct seq *seqs;           /* [n] */
-    struct engine_request *next; /* submission queue (under the engine's mutex) */
-    bool due;                   /* it has events nobody was woken for... */
-    struct engine_request *due_next; /* ...and is in that list, which holds a reference */
-};
-
-/* How many of `wanted` more token events there is room for, the last events of all live choices kept free. */
-uint32_t ring_room(struct engine_request *r, uint32_t tokens_in_flight, uint32_t wanted);
-void ring_put_token(struct engine_request *r, uint32_t choice, const struct sample_result *s);
-void ring_put_done(struct engine_request *r, uint32_t choice);
-void ring_wake(struct engine *e); /* those who wait for events that were put since the last time */
-void request_ref(struct engine_request *r);
 
 /* ---- steps ---- */
 

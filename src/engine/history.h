@@ -11,9 +11,9 @@
 /* ---- stop.c: stop strings over a stream of bytes ---- */
 
 struct stop_set { /* request lifetime, immutable */
-    struct str items[ENGINE_STOP_MAX];
     uint32_t count;
     size_t longest;
+    struct str items[ENGINE_STOP_MAX];
 };
 /* sequence lifetime; owns tail */
 struct stop_match {
@@ -29,12 +29,12 @@ bool stop_would(struct stop_match *m, const struct stop_set *set, struct str byt
 
 /* sequence lifetime; owns seen */
 struct sampler {
-    struct sample_params params;
     uint32_t window; /* tokens the penalties look back; 0 = all */
     uint32_t min_tokens;
-    bool counts;     /* penalties are on: seen is kept */
     struct sample_seen *seen; /* ascending ids */
     uint32_t seen_count, seen_cap;
+    bool counts;     /* penalties are on: seen is kept */
+    struct sample_params params;
 };
 /* reach: the most tokens the sequence can come to; ids: how many there are.  All the memory it will need is asked for here. */
 int sampler_start(struct sampler *s, const uint32_t *prompt, uint32_t count, uint32_t reach, uint32_t ids);

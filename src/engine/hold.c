@@ -105,7 +105,7 @@ void hold_make(struct engine *e)
     count_in(step, false);
     for (uint32_t i = 0; i < step->item_count; i++) {
         step->items[i].seq->placed = 0;
-        request_ref(step->items[i].seq->request);
+        request_use(step->items[i].seq->request);
     }
     e->held = step;
     e->held_behind = &e->steps[e->step_first];
@@ -128,7 +128,7 @@ void hold_drop(struct engine *e)
         struct step_item *it = &step->items[i];
         if (it->seq->kv) /* else it ended, and its pages went with it */
             kv_shrink(e->kv, it->seq->kv, it->position);
-        engine_request_release(it->seq->request);
+        request_unuse(it->seq->request);
     }
 }
 

@@ -199,9 +199,15 @@ int engine_request_new(struct engine *e, const struct engine_request_config *cfg
     return 0;
 }
 
-void request_ref(struct engine_request *r)
+void request_use(struct engine_request *r)
 {
-    atomic_fetch_add(&r->refs, 1);
+    r->uses++;
+}
+
+void request_unuse(struct engine_request *r)
+{
+    if (--r->uses == 0)
+        engine_request_release(r);
 }
 
 void engine_request_release(struct engine_request *r)
@@ -296,7 +302,8 @@ static int enqueue(struct engine_request *r, struct err *err)
     else if (e->submitted_count >= e->cfg.waiting_max)
         rc = err_set(err, ERR_BUSY, "%u requests are waiting or running, the most there may be", e->submitted_count);
     else {
-        request_ref(r);
+        atomic_fetch_add(&r->refs, 1);
+        r->uses = 1;
         if (atomic_load(&r->cancelled)) /* while it was prepared: the engine hears of it now */
             atomic_store(&r->cancelled_at, atomic_load(&e->steps_ended));
         e->submitted_count++;
@@ -383,11 +390,11 @@ uint32_t ring_room(struct engine_request *r, uint32_t tokens_in_flight, uint32_t
  * sequences would be time in which the device has nothing to do. */
 static void publish(struct engine_request *r)
 {
-    atomic_fetch_add(&r->head, 1);
+    atomic_store_explicit(&r->head, atomic_load_explicit(&r->head, memory_order_relaxed) + 1, memory_order_release); /* nobody else writes it */
     if (r->due)
         return;
     r->due = true;
-    request_ref(r);
+    request_use(r);
     r->due_next = r->engine->due;
     r->engine->due = r;
 }
@@ -399,7 +406,7 @@ void ring_wake(struct engine *e)
         e->due = r->due_next;
         r->due = false;
         engine_request_signal(r);
-        engine_request_release(r);
+        request_unuse(r);
     }
 }
 
@@ -408,8 +415,10 @@ void ring_put_token(struct engine_request *r, uint32_t choice, const struct samp
     uint32_t at = atomic_load_explicit(&r->head, memory_order_relaxed) & (r->ring_cap - 1);
     uint32_t top = s->top_count < r->top ? s->top_count : r->top;
     r->slots[at] = (struct ring_slot){ENGINE_TOKEN, choice, s->id, top, r->logprobs ? s->logprob : 0};
-    memcpy(r->top_ids + (size_t)at * r->top, s->top_ids, top * sizeof *s->top_ids);
-    memcpy(r->top_logprobs + (size_t)at * r->top, s->top_logprobs, top * sizeof *s->top_logprobs);
+    if (top) {
+        memcpy(r->top_ids + (size_t)at * r->top, s->top_ids, top * sizeof *s->top_ids);
+        memcpy(r->top_logprobs + (size_t)at * r->top, s->top_logprobs, top * sizeof *s->top_logprobs);
+    }
     publish(r);
 }
 

@@ -229,7 +229,7 @@ static void resolve_item(struct engine *e, struct step *step, const struct step_
     err_none(&err);
     s->in_flight -= it->rows;
     s->samples -= it->samples;
-    s->request->outcomes[s->choice].speculation.forwards += s->generated > 0;
+    s->forwards += s->generated > 0;
     if (s->generated && s->request->propose)
         propose_earn(e, s, step);
     if (s->request->reveal.logprobs && s->choice == 0)
@@ -252,7 +252,7 @@ void resolve_step(struct engine *e, struct step *step)
     for (uint32_t i = 0; i < step->item_count; i++)
         resolve_item(e, step, &step->items[i]);
     for (uint32_t i = 0; i < step->item_count; i++)
-        engine_request_release(step->items[i].seq->request);
+        request_unuse(step->items[i].seq->request);
 }
 
 void resolve_failed(struct engine *e, struct step *step, const struct err *err)
@@ -263,5 +263,5 @@ void resolve_failed(struct engine *e, struct step *step, const struct err *err)
             seq_fail(e, s, err);
     }
     for (uint32_t i = 0; i < step->item_count; i++)
-        engine_request_release(step->items[i].seq->request);
+        request_unuse(step->items[i].seq->request);
 }

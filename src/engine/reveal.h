@@ -9,10 +9,10 @@
 /* owns its arrays */
 struct reveal {
     enum engine_pool pool;
+    bool logprobs;
     double *sum;              /* [hidden] of the rows so far, in ascending positions */
     float *pooled;            /* [hidden] */
     uint32_t hidden, next;    /* rows before it are in the sum */
-    bool logprobs;
     uint32_t top, scored;     /* positions [1, scored] are known */
     float *scores;            /* [prompt] */
     uint32_t *top_ids;        /* [prompt][top] */

@@ -68,7 +68,7 @@ static void request_end(struct engine *e, struct engine_request *r)
     pthread_mutex_lock(&e->mutex);
     e->submitted_count--;
     pthread_mutex_unlock(&e->mutex);
-    engine_request_release(r);
+    request_unuse(r);
 }
 
 /* Choices past the first share the first one's prompt, so they are queued when it is there (or will never be). */
@@ -102,6 +102,7 @@ void seq_finish(struct engine *e, struct seq *s, enum engine_finish finish, int 
     o->finish = finish;
     o->stop = stop;
     o->completion_count = s->generated;
+    o->speculation.forwards = s->forwards;
     o->done_ns = thread_now_ns();
     if (finish == ENGINE_CANCELLED && atomic_load(&r->cancelled)) {
         uint64_t steps = e->step_total - atomic_load(&r->cancelled_at);
@@ -126,14 +127,14 @@ void seq_fail(struct engine *e, struct seq *s, const struct err *err)
 
 static void cancel_request(struct engine *e, struct engine_request *r)
 {
-    request_ref(r);
+    request_use(r);
     sched_queue_followers(e, r);
     for (uint32_t i = 0; i < r->n; i++) {
         struct seq *s = &r->seqs[i];
         if (s->state >= SEQ_WAITING && s->state <= SEQ_DECODE)
             seq_finish(e, s, ENGINE_CANCELLED, -1, NULL);
     }
-    engine_request_release(r);
+    request_unuse(r);
 }
 
 void sched_take(struct engine *e)
@@ -329,10 +330,17 @@ static bool same_session(const struct engine_request *a, const struct engine_req
     return a == b || (a->has_session && b->has_session && a->session.lo == b->session.lo && a->session.hi == b->session.hi);
 }
 
+/* Nobody else is of its session. */
+static bool is_alone(const struct engine_request *r)
+{
+    return !r->has_session && r->n == 1;
+}
+
+/* r waits. */
 static uint32_t session_running(const struct engine *e, const struct engine_request *r)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < e->running_count; i++)
+    for (uint32_t i = 0; !is_alone(r) && i < e->running_count; i++)
         n += same_session(e->running[i]->request, r);
     return n;
 }
@@ -492,7 +500,11 @@ static int extend(struct engine *e, struct step *step, struct seq *s, uint32_t r
 static void put_item(struct step *step, struct seq *s, uint32_t rows, const struct proposal *round, bool last)
 {
     struct step_item *it = &step->items[step->item_count++];
-    *it = (struct step_item){.seq = s, .position = kv_seq_covered(s->kv) + s->in_flight, .rows = rows};
+    it->seq = s; /* the ids of a round are many: they are not cleared where there is none */
+    it->position = kv_seq_covered(s->kv) + s->in_flight;
+    it->rows = rows;
+    it->slot = NULL;
+    it->round.count = 0;
     if (round) {
         it->round = *round;
         it->rows += round->count;
@@ -649,7 +661,7 @@ static bool wants_prefill(const struct seq *s)
 /* The first of its session that has prompt rows left, or got some in this step. */
 static bool leads_session(const struct engine *e, const struct seq *s)
 {
-    for (uint32_t i = 0; e->running[i] != s; i++)
+    for (uint32_t i = 0; !is_alone(s->request) && e->running[i] != s; i++)
         if (same_session(e->running[i]->request, s->request) &&
             (wants_prefill(e->running[i]) || (e->running[i]->placed && e->running[i]->state == SEQ_PREFILL)))
             return false;
@@ -734,7 +746,7 @@ void sched_plan(struct engine *e, struct step *step)
     if (step->row_count < e->cfg.rows_max) /* ids that were forced may have filled it */
         place_prefill(e, step, prompt_rows(e, step));
     for (uint32_t i = 0; i < step->item_count; i++)
-        step->items[i].seq->placed = 0, request_ref(step->items[i].seq->request);
+        step->items[i].seq->placed = 0, request_use(step->items[i].seq->request);
     count_rows(e, step);
 }
 

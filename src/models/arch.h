@@ -168,7 +168,7 @@ struct step {
     struct kv_span *host_spans;
     struct sample_row *host_samples;
     /* of the step being enqueued */
-    uint32_t rows, out_count, span_count, tables_used, held; /* held: 1, its ids are not known yet */
+    uint32_t rows, out_count, span_count, tables_used, held, copies; /* held: 1, its ids are not known yet; copies: a span wants rows as they are */
     uint32_t early_count;                           /* spans of sequences before kv_start */
     struct kv *kv;
 };

@@ -362,7 +362,7 @@ static int step_fill(struct model *m, struct kv *kv, const struct span *spans, u
 {
     struct step *s = &m->step;
     s->kv = kv;
-    s->rows = s->out_count = s->tables_used = s->early_count = 0;
+    s->rows = s->out_count = s->tables_used = s->early_count = s->copies = 0;
     s->span_count = span_count;
     for (uint32_t i = 0; i < span_count; i++) {
         const struct span *sp = &spans[i];
@@ -370,6 +370,7 @@ static int step_fill(struct model *m, struct kv *kv, const struct span *spans, u
         if (rc != 0) {
             return rc;
         }
+        s->copies |= sp->hidden != NULL || sp->logits != NULL;
         s->host_spans[i] = (struct kv_span){s->rows, sp->row_count, sp->position, tables_put(s, spans, i)};
         for (uint32_t r = 0; r < sp->row_count; r++) {
             s->host_positions[s->rows] = sp->position + r;
@@ -484,7 +485,7 @@ static int head_copy(struct model *m, const struct span *spans, bool hidden, uin
     struct step *s = &m->step;
     const struct tensor *rows = hidden ? &s->out : &s->logits;
     uint32_t at = 0, cols = hidden ? m->hp.hidden : m->hp.vocab; /* at: out row of the step where the span's begin */
-    for (uint32_t i = 0; i < s->span_count; i++) {
+    for (uint32_t i = 0; s->copies && i < s->span_count; i++) {
         float *wanted = hidden ? spans[i].hidden : spans[i].logits;
         uint32_t n = spans[i].row_count - spans[i].out_first;
         uint32_t from = at > first ? at : first, to = at + n < first + count ? at + n : first + count;
@@ -511,6 +512,9 @@ static bool tile_wants_logits(const struct model *m, const struct span *spans, u
 {
     const struct step *s = &m->step;
     uint32_t at = 0;
+    if (!s->copies) {
+        return true;
+    }
     for (uint32_t i = 0; i < s->span_count; i++) {
         uint32_t n = spans[i].row_count - spans[i].out_first;
         uint32_t from = at > first ? at : first, to = at + n < first + count ? at + n : first + count;
