@@ -8,6 +8,18 @@ static __device__ __forceinline__ uint32_t shared_at(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
+static __device__ __forceinline__ uint32_t shared_word(uint32_t at)
+{
+    uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
+    return v;
+}
+static __device__ __forceinline__ uint4 shared_words(uint32_t at)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
+    return v;
+}
 static __device__ __forceinline__ void bar_init(uint32_t bar, uint32_t arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");

@@ -31,7 +31,7 @@ static __device__ __forceinline__ uint32_t tile_find(const cuda_tiles *tiles, ui
     uint32_t low = 0, high = tiles->tile_count;
     while (high - low > 1) {
         uint32_t mid = (low + high) / 2;
-        if (tiles->tiles[mid].item_first * kv_heads <= x)
+        if (tiles->tiles[mid].tile.item_first * kv_heads <= x)
             low = mid;
         else
             high = mid;

@@ -166,6 +166,17 @@ static int broad_attention(struct device *d, const struct cuda_p_attend_row *row
     return rc ? rc : cuda_launch(d, cuda_kernel_attend_broad(head), most, 1, 1, head, cuda_attend_broad_smem(head), &p, sizeof p);
 }
 
+/* So many that a warp for each KV block keeps the multiprocessors busy, and a kernel of their own. */
+static bool many_rows(const struct device *d, const struct op_attention *op)
+{
+    const struct kv_layer *l = op->layer;
+    bool plain = op->q.rows == op->span_count && !l->latent && l->k_format == l->v_format && l->d_k == l->d_v && op->softcap == 0;
+    if (!plain || op->n_heads / l->n_kv_heads > CUDA_ATTEND_STREAM_VECTORS || 2 * op->span_count * l->n_kv_heads < d->workers)
+        return false;
+    struct cuda_stream s = cuda_kernel_attend_stream(l->d_k, l->k_format);
+    return s.kernel && s.smem <= d->smem_max;
+}
+
 /* With the attn_prepare that waits, if it is of the same rows and pages. */
 static int row_attention(struct device *d, const struct cuda_p_attention *a, const struct op_attention *op, uint32_t items_max)
 {
@@ -180,6 +191,11 @@ static int row_attention(struct device *d, const struct cuda_p_attention *a, con
     if (prepare)
         p.w = *w, d->held_set = false;
     int rc = tiles_get(d, op, ROW_VECTORS, items_max, &p.a.tiles);
+    if (rc == 0 && many_rows(d, op)) {
+        struct cuda_stream s = cuda_kernel_attend_stream(l->d_k, l->k_format);
+        p.records_max = (uint32_t)(d->partial_bytes / ((16 + op->n_heads / l->n_kv_heads * l->d_v) * sizeof(float)));
+        return cuda_launch(d, s.kernel, d->workers, 1, 1, s.threads, s.smem, &p, sizeof p);
+    }
     uint32_t smem = cuda_attend_row_smem(l->d_k, l->d_v);
     if (d->wgmma && op->span_count * l->n_kv_heads <= d->workers && smem < ALONE)
         smem = ALONE;
@@ -215,7 +231,7 @@ int cuda_op_attention(struct device *d, const struct op_attention *op)
                                  .softcap = op->softcap, .tile_vectors = ROW_VECTORS, .rows = op->q.rows, .latent = l->latent, .sinks = op->sinks};
     planes_of(l, &p.pk, &p.pv);
     uint32_t items_max = (uint32_t)(d->partial_bytes / (16 * (l->d_v + CUDA_ATTEND_BROAD_PARTIAL) * sizeof(float)));
-    if (broad_shaped(d, l, op->q.rows, op->span_count, op->n_heads) || row_shaped(d, l, op->q.rows, op->span_count, op->n_heads))
+    if (broad_shaped(d, l, op->q.rows, op->span_count, op->n_heads) || row_shaped(d, l, op->q.rows, op->span_count, op->n_heads) || many_rows(d, op))
         return row_attention(d, &p, op, items_max);
     if (widest <= 256 && op->q.rows / op->span_count * group >= TALL_VECTORS && cuda_attention_smem(l->d_k, l->d_v, true) <= d->smem_max)
         return tall_attention(d, &p, op);

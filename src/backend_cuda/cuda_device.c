@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CUDA_ARITHMETIC = 2, ARENA_BYTES = 768 << 20, PARTIAL_BYTES = 64 << 20, WORK_BYTES = 64 << 20, PACK_SMEM = 256, ARRIVED = 4096 };
+enum { CUDA_ARITHMETIC = 2, ARENA_BYTES = 768 << 20, PARTIAL_BYTES = 96 << 20, WORK_BYTES = 64 << 20, PACK_SMEM = 256, ARRIVED = 4096 /* at least */ };
 
 int cuda_alloc(struct device *d, size_t size_bytes, const char *what, void **out, struct err *err)
 {
@@ -138,6 +138,18 @@ static int hopper_allow(const struct device *d, struct err *err)
     return rc;
 }
 
+static int streams_allow(const struct device *d, struct err *err)
+{
+    int rc = 0;
+    for (uint32_t e = 64; e <= 128 && rc == 0; e += 64)
+        for (int f = 0; f < KV_FORMAT_COUNT && rc == 0; f++) {
+            const struct cuda_stream s = cuda_kernel_attend_stream(e, (enum kv_format)f);
+            rc = d->wgmma ? carve(&s.kernel, 1, err) : 0;
+            rc = rc || s.smem > d->smem_max ? rc : smem_allow(s.kernel, (int)s.smem, err);
+        }
+    return rc;
+}
+
 /* Shared memory above the default limit is asked for once. */
 static int kernels_allow(const struct device *d, struct err *err)
 {
@@ -147,6 +159,7 @@ static int kernels_allow(const struct device *d, struct err *err)
     rc = rc || !d->wgmma ? rc : hopper_allow(d, err);
     for (int k = 0; k < CUDA_KIND_COUNT && rc == 0; k++)
         rc = smem_allow(cuda_kernels_expert[k], (int)d->smem_max, err);
+    rc = rc ? rc : streams_allow(d, err);
     for (size_t i = 0; i < sizeof large / sizeof *large && rc == 0; i++) {
         struct cudaFuncAttributes a;
         rc = cuda_check(cudaFuncGetAttributes(&a, large[i]), "kernel attributes", err);
@@ -265,9 +278,9 @@ static size_t scratch_lay(struct device *d, const struct device_reserve *r, unsi
     d->tiles_max = r->rows_max * (r->heads_max / 16 + 1) + r->rows_max + 1;
     for (uint32_t i = 0; i < CUDA_TILE_SETS; i++) {
         d->sets[i] = (struct cuda_tile_set){0};
-        d->sets[i].tiles = lay(&w, sizeof(struct cuda_tiles) + d->tiles_max * sizeof(struct cuda_tile));
+        d->sets[i].tiles = lay(&w, sizeof(struct cuda_tiles) + d->tiles_max * sizeof(struct cuda_listed));
     }
-    d->arrived = lay(&w, ARRIVED * sizeof *d->arrived);
+    d->arrived = lay(&w, (each > ARRIVED ? each : ARRIVED) * sizeof *d->arrived);
     d->work_bytes = r->state_dim_max ? WORK_BYTES : 0;
     d->work = lay(&w, d->work_bytes);
     d->ids = lay(&w, (size_t)CUDA_SLOTS * rows * sizeof *d->ids);

@@ -180,7 +180,7 @@ template <int D> struct attend_broad {
     {
         uint32_t split = __ldcg(&p->a.tiles->split);
         *tile = split ? tile_find(p->a.tiles, p->a.kv_heads, x) : x / p->a.kv_heads;
-        const uint2 *at = (const uint2 *)(p->a.tiles->tiles + *tile);
+        const uint2 *at = (const uint2 *)&p->a.tiles->tiles[*tile].tile;
         uint2 v[3] = {__ldcg(at), __ldcg(at + 1), __ldcg(at + 2)};
         t = {v[0].x, v[0].y, v[1].x, v[1].y, v[2].x, v[2].y};
         uint32_t rest = x - t.item_first * p->a.kv_heads;

@@ -80,7 +80,7 @@ struct attend_row {
     }
     __device__ void take(uint32_t tile, uint32_t head)
     {
-        const uint2 *from = (const uint2 *)(p->a.tiles->tiles + tile);
+        const uint2 *from = (const uint2 *)&p->a.tiles->tiles[tile].tile;
         uint2 v[3] = {__ldcg(from), __ldcg(from + 1), __ldcg(from + 2)};
         t = {v[0].x, v[0].y, v[1].x, v[1].y, v[2].x, v[2].y};
         span = span_at(t.span);

@@ -273,7 +273,7 @@ template <int D> static __global__ void __launch_bounds__(THREADS, 1) attend_man
     uint32_t items = p.tiles->tile_count * p.kv_heads;
     for (uint32_t i = blockIdx.x; i < items; i += gridDim.x) {
         uint32_t x = items - 1 - i; /* the longest ones first */
-        a.take(p.tiles->tiles[x / p.kv_heads], x % p.kv_heads);
+        a.take(p.tiles->tiles[x / p.kv_heads].tile, x % p.kv_heads);
         a.fetch(a.it.t.block_first, true);
         a.fetch(a.it.t.block_first, false);
         a.query();

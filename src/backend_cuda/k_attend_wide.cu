@@ -347,7 +347,7 @@ template <int D> static __global__ void __launch_bounds__(THREADS, 1) attend_man
             uint32_t i = item_of(turn), x = items - 1 - i;
             if (i >= items)
                 continue;
-            f.it.take(p, p.tiles->tiles[x / p.kv_heads], x % p.kv_heads);
+            f.it.take(p, p.tiles->tiles[x / p.kv_heads].tile, x % p.kv_heads);
             f.item();
         }
     } else {
@@ -359,7 +359,7 @@ template <int D> static __global__ void __launch_bounds__(THREADS, 1) attend_man
             uint32_t i = item_of(turn), x = items - 1 - i;
             if (i >= items)
                 continue;
-            a.take(p.tiles->tiles[x / p.kv_heads], x % p.kv_heads);
+            a.take(p.tiles->tiles[x / p.kv_heads].tile, x % p.kv_heads);
             for (uint32_t b = 0; b < a.it.t.block_count; b++)
                 a.one_block(a.it.t.block_first + b);
             a.finish();

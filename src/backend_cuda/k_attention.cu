@@ -74,7 +74,7 @@ static __global__ void __launch_bounds__(TILES_THREADS) make_tiles(const __grid_
             t.item_first = item;
             item += t.block_count;
             if (at < p.tiles_max)
-                p.tiles->tiles[at] = t;
+                p.tiles->tiles[at] = {t, s.row_first, s.pos_first, s.table_first, {}};
             else
                 *p.failed = 1;
         }
@@ -89,6 +89,7 @@ static __global__ void __launch_bounds__(TILES_THREADS) make_tiles(const __grid_
     bool split = p.tile_vectors == 16 && parts <= p.items_max && whole < 4 * p.workers;
     p.tiles->tile_count = done_tiles;
     p.tiles->split = split;
+    p.tiles->blocks = done_items;
     p.tiles->item_count = split ? parts : whole;
 }
 
@@ -433,14 +434,14 @@ template <int MT, int WITH> static __global__ void __launch_bounds__(128 * MT * 
     uint32_t items = p.tiles->item_count, split = p.tiles->split;
     for (uint32_t x = blockIdx.x; x < items; x += gridDim.x) {
         if (split) {
-            cuda_tile t = p.tiles->tiles[tile_find(p.tiles, p.kv_heads, x)];
+            cuda_tile t = p.tiles->tiles[tile_find(p.tiles, p.kv_heads, x)].tile;
             uint32_t rest = x - t.item_first * p.kv_heads;
             a.take(t, rest / t.block_count);
             a.queries();
             a.one_block(t.block_first + rest % t.block_count, p.partial + (size_t)x * 16 * (p.d_v + 2));
             continue;
         }
-        cuda_tile t = p.tiles->tiles[x / p.kv_heads];
+        cuda_tile t = p.tiles->tiles[x / p.kv_heads].tile;
         a.take(t, x % p.kv_heads);
         a.queries();
         for (uint32_t b = 0; b < t.block_count; b++)
@@ -459,7 +460,7 @@ static __global__ void __launch_bounds__(128) attn_fold(const __grid_constant__ 
     uint32_t total = p.tiles->tile_count * p.kv_heads * 16, group = p.heads / p.kv_heads;
     for (uint32_t x = blockIdx.x; x < total; x += gridDim.x) {
         uint32_t v = x % 16, head = x / 16 % p.kv_heads;
-        cuda_tile t = p.tiles->tiles[x / 16 / p.kv_heads];
+        cuda_tile t = p.tiles->tiles[x / 16 / p.kv_heads].tile;
         if (v >= t.count)
             continue;
         kv_span span = p.spans[t.span];

@@ -46,9 +46,13 @@ struct cuda_tile {
     uint32_t span, first, count; /* vectors (row of the span, head of the group) */
     uint32_t block_first, block_count, item_first; /* KV blocks it sees; items before it, heads apart */
 };
+struct cuda_listed {
+    struct cuda_tile tile;
+    uint32_t row_first, pos_first, table_first, pad_[3]; /* of its span */
+};
 struct cuda_tiles {
-    uint32_t tile_count, item_count, split, pad_; /* split: each item is one block, folded by attn_fold */
-    struct cuda_tile tiles[];
+    uint32_t tile_count, item_count, split, blocks; /* split: each item is one block, folded by attn_fold; blocks: of all tiles */
+    struct cuda_listed tiles[];
 };
 struct cuda_p_tiles {
     const struct kv_span *spans;
@@ -78,6 +82,7 @@ struct cuda_p_attend_row { /* attention of spans of one row, and attn_prepare be
     uint32_t prepare;           /* 1: w is to be done too; q and k stay as they are */
     uint32_t early;             /* 1: tiles, spans and pages were there before the kernel ahead began */
     uint32_t *arrived;          /* [tile][kv head] items done; 0 between launches */
+    uint32_t records_max, pad_; /* attend_stream: KV blocks, of all heads, whose sums `partial` has room for */
 };
 
 enum cuda_attention_kernel { CUDA_K_TILES, CUDA_K_ATTENTION, CUDA_K_ATTENTION_TALL, CUDA_K_FOLD, CUDA_K_ATTENTION_DEEP, CUDA_K_ATTENTION_COUNT };
@@ -88,6 +93,9 @@ uint32_t cuda_attention_smem(uint32_t d_k, uint32_t d_v, bool tall);
 extern const void *const cuda_kernel_attend_row; /* spans of one row */
 enum { CUDA_ATTEND_ROW_THREADS = 256, CUDA_ATTEND_ROW_HEAD = 128 };
 uint32_t cuda_attend_row_smem(uint32_t d_k, uint32_t d_v);
+enum { CUDA_ATTEND_STREAM_VECTORS = 8 /* heads of a group at most */ };
+struct cuda_stream { const void *kernel; uint32_t threads, smem; }; /* many spans of one row, keys and values of d elements; kernel NULL: not for these */
+struct cuda_stream cuda_kernel_attend_stream(uint32_t d, enum kv_format f);
 const void *cuda_kernel_attend_tall(uint32_t d_k, uint32_t d_v); /* many rows; NULL: not for these dims */
 enum { CUDA_ATTEND_TALL_THREADS = 256, CUDA_ATTEND_TALL_VECTORS = 128 };
 uint32_t cuda_attend_tall_smem(uint32_t d);

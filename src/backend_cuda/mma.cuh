@@ -16,6 +16,11 @@ static __device__ __forceinline__ void matrix_read(uint32_t *v, const __half *p)
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"((uint32_t)__cvta_generic_to_shared(p)));
 }
+static __device__ __forceinline__ void matrix_read_turned_at(uint32_t *v, uint32_t at) /* of shared memory */
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(at) : "memory");
+}
 static __device__ __forceinline__ void matrix_read_turned(uint32_t *v, const __half *p)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"

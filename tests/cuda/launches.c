@@ -73,6 +73,12 @@ const char *fake_launch_wrong(const struct fake_launch *l)
         threads = CUDA_CHAIN_THREADS;
     if (l->kernel == cuda_kernel_attend_row)
         threads = CUDA_ATTEND_ROW_THREADS;
+    for (int f = 0; f < KV_FORMAT_COUNT; f++)
+        for (uint32_t d = 64; d <= 128; d += 64) {
+            struct cuda_stream stream = cuda_kernel_attend_stream(d, (enum kv_format)f);
+            if (stream.kernel == l->kernel && (l->block != stream.threads || l->smem != stream.smem))
+                return "not the stream form's threads or shared memory";
+        }
     return threads && l->block != threads ? "other threads than the kernel is made for" : NULL;
 }
 

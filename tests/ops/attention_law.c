@@ -2,7 +2,7 @@
  * steps.
  *
  * usage: ops_attention_law [cuda]     attn_prepare and attention of two sequences at once, against row by row, row by row with the other sequence beside,
- *                                     three spans of one row in a step, and spans of 37 */
+ *                                     three and 150 spans of one row in a step, and spans of 37 */
 #include "backend_cpu/backend_cpu.h"
 
 #include "law_open.h"
@@ -15,6 +15,7 @@ struct shape {
     float softcap;
     bool sinks, norms, v_norm; /* v_norm: V is normed by an op of its own before */
     enum rope_pairing pairing;
+    enum kv_format kv;
 };
 struct way {
     const char *name;
@@ -39,7 +40,7 @@ static void work_open(struct bench *b, const struct shape *s, struct work *w)
 {
     const uint32_t cols[] = {s->heads * s->d, s->kv_heads * s->d, s->kv_heads * s->d, 2 * s->n_rope}, rows = SEQS * LENGTH;
     bench_reset(b, s->d * 1000 + s->heads);
-    w->p = pages_new(b, KV_F16, KV_F16, s->kv_heads, s->d, s->d, false, SEQS, LENGTH);
+    w->p = pages_new(b, s->kv, s->kv, s->kv_heads, s->d, s->d, false, SEQS, LENGTH);
     for (int i = 0; i < 3; i++)
         w->in[i] = bench_tensor(b, rows, cols[i], 1);
     w->in[3] = s->n_rope ? case_table(b, rows, s->n_rope, 1) : (struct tensor){0};
@@ -117,13 +118,26 @@ static void compare(const struct shape *s, const struct way *way, const struct o
 int main(int argc, char **argv)
 {
     static const struct way ways[] = {{"at once", LENGTH, true, false}, {"row by row", 1, false, true}, {"row by row, side by side", 1, true, true},
-                                      {"three spans of a row", 3, true, true}, {"spans of 37", 37, true, false}};
-    static const struct shape shapes[] = {{128, 8, 2, 0, 64, 0, false, false, false, ROPE_ADJACENT}, {128, 8, 2, 100, 64, 0, true, true, false, ROPE_HALVES},
-                                          {64, 4, 4, 0, 16, 30, false, true, false, ROPE_HALVES},   {64, 12, 1, 300, 32, 0, true, false, false, ROPE_HALVES},
-                                          {80, 6, 2, 0, 40, 0, false, false, false, ROPE_HALVES},   {96, 4, 1, 0, 0, 0, false, false, false, ROPE_HALVES},
-                                          {256, 8, 4, 300, 128, 0, true, false, false, ROPE_HALVES}, {512, 8, 1, 0, 64, 0, false, false, false, ROPE_HALVES},
-                                          {256, 4, 2, 0, 128, 0, false, true, true, ROPE_HALVES}, {256, 24, 2, 0, 32, 20, true, true, false, ROPE_ADJACENT},
-                                          {512, 8, 2, 0, 256, 0, false, true, true, ROPE_HALVES}, {512, 12, 1, 100, 256, 0, true, true, false, ROPE_ADJACENT}};
+                                      {"three spans of a row", 3, true, true}, {"150 spans of a row", 150, true, true},
+                                      {"spans of 37", 37, true, false}};
+    static const struct shape shapes[] = {{128, 8, 2, 0, 64, 0, false, false, false, ROPE_ADJACENT, KV_F16},
+                                          {128, 8, 2, 100, 64, 0, true, true, false, ROPE_HALVES, KV_F16},
+                                          {64, 4, 4, 0, 16, 30, false, true, false, ROPE_HALVES, KV_F16},
+                                          {64, 12, 1, 300, 32, 0, true, false, false, ROPE_HALVES, KV_F16},
+                                          {80, 6, 2, 0, 40, 0, false, false, false, ROPE_HALVES, KV_F16},
+                                          {96, 4, 1, 0, 0, 0, false, false, false, ROPE_HALVES, KV_F16},
+                                          {128, 16, 4, 0, 64, 0, false, true, false, ROPE_HALVES, KV_F16},
+                                          {64, 16, 2, 250, 32, 0, true, false, false, ROPE_ADJACENT, KV_F16},
+                                          {128, 8, 4, 0, 64, 0, false, true, false, ROPE_HALVES, KV_Q8},
+                                          {128, 16, 2, 290, 64, 0, true, false, false, ROPE_HALVES, KV_Q8},
+                                          {128, 8, 4, 0, 64, 0, false, true, false, ROPE_HALVES, KV_BF16},
+                                          {64, 8, 2, 290, 16, 0, true, false, false, ROPE_HALVES, KV_BF16},
+                                          {256, 8, 4, 300, 128, 0, true, false, false, ROPE_HALVES, KV_F16},
+                                          {512, 8, 1, 0, 64, 0, false, false, false, ROPE_HALVES, KV_F16},
+                                          {256, 4, 2, 0, 128, 0, false, true, true, ROPE_HALVES, KV_F16},
+                                          {256, 24, 2, 0, 32, 20, true, true, false, ROPE_ADJACENT, KV_F16},
+                                          {512, 8, 2, 0, 256, 0, false, true, true, ROPE_HALVES, KV_F16},
+                                          {512, 12, 1, 100, 256, 0, true, true, false, ROPE_ADJACENT, KV_F16}};
     struct device_reserve reserve = {.rows_max = SEQS * LENGTH, .cols_max = 6144, .heads_max = 24, .head_dim_max = 512, .context_max = LENGTH,
                                      .logit_rows_max = 1, .vocab_max = 8};
     struct bench b = {0};
