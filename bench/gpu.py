@@ -3,8 +3,9 @@
 
     gpu.py RHAPSODE --models DIR [--rows ROW,...] [--torch] [--file MODEL ...] [--seconds N]
 
-ROW: bf16, q8, q4, moe, 135m, 270m (decode of one sequence, prompts), many (64 and 256 sequences), attention, start, linear (bench_kernels), host
-(bench_step: the host's work of a step of 256 sequences); the last two are programs beside RHAPSODE, in bench/.  Without --rows: all.
+ROW: bf16, q8, q4, moe, 135m, 270m (decode of one sequence, prompts), many (64 and 256 sequences), attention, start, linear (bench_kernels),
+attend (bench_attend: attention of many sequences alone), host (bench_step: the host's work of a step of 256 sequences); the last three are programs
+beside RHAPSODE, in bench/.  Without --rows: all.
 Synthetic models (make_synthetic*.py: numpy and gguf needed) are written to DIR where they are not there yet.  --torch: after
 a row, torch_peer.py's answer to the same question.  --file: further models, decode of one sequence.  Prints one line a measurement.
 What does not work, or takes more than N seconds (180), is said in a line that begins with #, and the other rows go on; the status is 1 then.
@@ -142,7 +143,7 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("program")
     p.add_argument("--models", default=".")
-    p.add_argument("--rows", default="bf16,q8,q4,moe,135m,270m,many,attention,start,linear,host")
+    p.add_argument("--rows", default="bf16,q8,q4,moe,135m,270m,many,attention,start,linear,attend,host")
     p.add_argument("--torch", action="store_true")
     p.add_argument("--file", action="append", default=[])
     p.add_argument("--seconds", type=int, default=180)
@@ -157,6 +158,8 @@ def main():
         "270m": lambda: one(a, "270m", path_of(a, "270m")),
         "linear": lambda: [beside(a, "bench_kernels", "-b", "cuda", "-f", kind, "-s", "4096x14336", "-n", "1,2,4,8,16,32,64,256", "-m", 2048)
                            for kind in ("Q4_K", "Q4_0", "BF16")],
+        "attend": lambda: [beside(a, "bench_attend", "-n", n, "-d", depth, "-k", kv)
+                           for n, depth in ((1, 1535), (64, 1535), (256, 1535), (32, 32767)) for kv in ("f16", "bf16", "q8")],
         "host": lambda: beside(a, "bench_step", path_of(a, "q4"), "-b", "cuda", "-n", 256, "-r", 100, "-e"),
         "many": lambda: many(a, "bf16"),
         "attention": lambda: attention(a),
