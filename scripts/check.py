@@ -204,7 +204,8 @@ def matrix_chains(golden, models, long):
     jobs = matrix_jobs() if long else []
     chains = [[("law matrix", [program("law_matrix"), "triples" if long else "pairs", *jobs, "--table", table, *few])]]
     if "smollm2" in models:
-        chains.insert(0, [("law matrix, a real model", [program("law_matrix"), "triples" if long else "pairs", "--cpu", models["smollm2"]])])
+        half = [] if long else ["--shard", "1/2"]  # of what the small models run all of
+        chains.insert(0, [("law matrix, a real model", [program("law_matrix"), "triples" if long else "pairs", *half, "--cpu", models["smollm2"]])])
     return chains
 
 
@@ -291,16 +292,17 @@ def tsan_targets(long):
 
 
 def sanitizer_steps(run, long):
-    chains = []
+    """What takes longest comes first, so that both ends come at one time."""
+    units, threads, rest = [], [], []
     if run.build("asan", "unit_tests", "fuzz_targets", "rhapsode"):
         # check long adds the slow ones
         slow = [] if long else ["-E", "engine_draft|engine_rounds|engine_faults|engine_hit_time|engine_propose|engine_window|engine_coverage|text_detok"]
-        chains += [*[[part] for part in unit_steps(ASAN, "address and undefined", slow, "20000" if long else "1000", 2)],
-                   [api_step(ASAN, "address and undefined", long, ["test_http.py", "test_tools.py", "test_cancel.py", "test_embeddings.py", "test_load.py"], "60", "10")], *replay_chains()]
+        units = [[part] for part in unit_steps(ASAN, "address and undefined", slow, "20000" if long else "1000", 2)]
+        rest = [[api_step(ASAN, "address and undefined", long, ["test_http.py", "test_tools.py", "test_cancel.py", "test_embeddings.py", "test_load.py"], "60", "10")], *replay_chains()]
     if run.build("tsan", *tsan_targets(long)):
-        chains += [unit_steps(TSAN, "thread", ["-R", "engine_|backend_cpu_|front_" if long else "|".join(TSAN_TESTS)], "5000" if long else "1000"),
-                   [api_step(TSAN, "thread", long, ["test_load.py"], "20", "5")]]
-    run.together(chains)
+        threads = [unit_steps(TSAN, "thread", ["-R", "engine_|backend_cpu_|front_" if long else "|".join(TSAN_TESTS)], "5000" if long else "300")]
+        rest.insert(1, [api_step(TSAN, "thread", long, ["test_load.py"], "20", "5")])
+    run.together([*units[::-1][:1], *threads, *units[:1], *rest])
 
 
 def find_nvcc():
