@@ -97,6 +97,22 @@ static __device__ __forceinline__ void copies_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
+/* All but the last N groups of the thread's copies are there; all but the last n, which is LEAST to MOST. */
+template <int N> static __device__ __forceinline__ void copies_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+template <int LEAST, int MOST> static __device__ __forceinline__ void copies_wait(uint32_t n)
+{
+    if constexpr (LEAST < MOST) {
+        if (n == LEAST)
+            copies_wait<LEAST>();
+        else
+            copies_wait<LEAST + 1, MOST>(n);
+    } else {
+        copies_wait<MOST>();
+    }
+}
 /* An arrival once all copies of this thread so far are there; what wgmma reads of them is read behind product_fence. */
 static __device__ __forceinline__ void copies_arrive(uint32_t bar)
 {

@@ -29,11 +29,6 @@ struct stream_block {
     __device__ __forceinline__ bool ends() const { return block + 1 == block_end; }
 };
 
-template <int N> static __device__ __forceinline__ void copies_wait(void) /* all lots of a lane but the last N */
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
-
 static __device__ __forceinline__ kv_span stream_span(const cuda_p_attend_row &p, uint32_t i)
 {
     uint4 v = __ldcg((const uint4 *)(p.a.spans + i));

@@ -9,9 +9,8 @@
  * x is made to f16 by every block for itself, all rows side by side. */
 #include "backend_cuda/async.cuh"
 #include "backend_cuda/kernels_slots.h"
-#include "backend_cuda/mma.cuh"
 #include "backend_cuda/pack_row.cuh"
-#include "backend_cuda/weight_layout.cuh"
+#include "backend_cuda/row_tile.cuh"
 
 enum { THREADS = CUDA_EXPERT_THREADS, WARPS = THREADS / 32, STAGES_MAX = 6 };
 static_assert((int)THREADS == (int)PACK_THREADS, "a block packs its row");
@@ -112,23 +111,6 @@ template <class PIECE> struct asking {
     }
 };
 
-/* All but the last n groups of the thread's copies are there; n: 0 to 5, 5 for more. */
-static __device__ __forceinline__ void copies_wait(uint32_t n)
-{
-    if (n == 0)
-        asm volatile("cp.async.wait_group 0;" ::: "memory");
-    else if (n == 1)
-        asm volatile("cp.async.wait_group 1;" ::: "memory");
-    else if (n == 2)
-        asm volatile("cp.async.wait_group 2;" ::: "memory");
-    else if (n == 3)
-        asm volatile("cp.async.wait_group 3;" ::: "memory");
-    else if (n == 4)
-        asm volatile("cp.async.wait_group 4;" ::: "memory");
-    else
-        asm volatile("cp.async.wait_group 5;" ::: "memory");
-}
-
 /* Unit i of a piece, whose first unit is number `four` of its four, times a unit of the row. */
 template <int BITS, int SCALE, int OFF>
 static __device__ __forceinline__ void multiply(float *acc, const uint8_t *piece, uint32_t i, uint32_t four, const unsigned char *x_unit, uint32_t lane)
@@ -137,14 +119,7 @@ static __device__ __forceinline__ void multiply(float *acc, const uint8_t *piece
     unit<BITS, SCALE, OFF> w;
     w.template load_at<read_shared>(piece + i * own::lay::unit_bytes, piece + own::units_bytes + (four + i >= 4 ? own::super : 0), lane);
     const uint4 *x = reinterpret_cast<const uint4 *>(x_unit) + (lane & 3) * 2;
-    uint4 b[2] = {x[0], x[1]};
-    const uint32_t *words = reinterpret_cast<const uint32_t *>(b);
-#pragma unroll
-    for (int c = 0; c < 4; c++) {
-        uint32_t a[4];
-        w.fragment(c, a);
-        mma(acc, a, words[2 * c], words[2 * c + 1]);
-    }
+    unit_times_row(acc, w, x);
 }
 
 /* The warp's strips, each from zero. */
@@ -164,7 +139,7 @@ static __device__ __forceinline__ void strips_multiply(const cuda_p_slots &s, as
         for (; left; four = (four + N) % 4, x += N * 128) {
             const uint8_t *piece = ring + slot * own::bytes;
             uint32_t n = min(left, N);
-            copies_wait(s.stages - 1);
+            copies_wait<0, 5>(s.stages - 1);
             __syncwarp();
             if (n == N) {
 #pragma unroll
@@ -387,7 +362,7 @@ template <int BITS, int SCALE, int OFF> static __global__ void __launch_bounds__
 #pragma unroll 1
     for (; asked < s.stages; asked++)
         q.ask(shared_at(ring) + asked * own::bytes, lane);
-    copies_wait(behind); /* x, the norm's weights, and what was asked for before */
+    copies_wait<0, 5>(behind); /* x, the norm's weights, and what was asked for before */
     __syncthreads();
     pack_all(s, part, memory);
     __syncthreads();

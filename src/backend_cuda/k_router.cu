@@ -3,11 +3,10 @@
  *
  * Each block of the cluster makes all steps for itself, and writes those of the rows that are its own once all have read what is there.  Its tiles of the router's
  * matrix lie in shared memory before the row is there.  Logits are sent to the first block, where a warp chooses. */
-#include "backend_cuda/mma.cuh"
 #include "backend_cuda/pack_row.cuh"
 #include "backend_cuda/route_row.cuh"
 #include "backend_cuda/row_chain.cuh"
-#include "backend_cuda/weight_layout.cuh"
+#include "backend_cuda/row_tile.cuh"
 
 enum { THREADS = CUDA_CHAIN_THREADS, WARPS = THREADS / 32, RANKS = CUDA_ROUTER_CLUSTER };
 
@@ -76,14 +75,7 @@ static __device__ __forceinline__ void strips(const cuda_p_router &p, const rout
             unit<16, CUDA_SCALE_NONE, 0> w;
             w.template load_at<read_shared>(memory + form.first + tile * p.tile_bytes + u * 2048, NULL, lane);
             const uint4 *x = reinterpret_cast<const uint4 *>(memory + form.x() + u * 128) + (lane & 3) * 2;
-            uint4 b[2] = {x[0], x[1]};
-            const uint32_t *words = reinterpret_cast<const uint32_t *>(b);
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                uint32_t a[4];
-                w.fragment(c, a);
-                mma(acc, a, words[2 * c], words[2 * c + 1]);
-            }
+            unit_times_row(acc, w, x);
         }
         if (lane % 4 == 0)
             sums[i * 16 + lane / 4] = acc[0], sums[i * 16 + lane / 4 + 8] = acc[2];

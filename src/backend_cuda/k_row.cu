@@ -5,7 +5,7 @@
  * that asking and waiting cost little.  The rings are filled before x is there: while the kernel ahead still runs; of kinds with short codes two blocks fit
  * on a multiprocessor for that, and blocks without work linger.  x is made to f16 by every block for itself.  A strip's sums are kept in shared memory;
  * when all are there, segments are added in ascending order, an output a thread. */
-#include "backend_cuda/mma.cuh"
+#include "backend_cuda/async.cuh"
 #include "backend_cuda/pack_row.cuh"
 #include "backend_cuda/row_tile.cuh"
 
@@ -119,17 +119,6 @@ template <class PIECE> struct asking {
     }
 };
 
-/* All but the last n groups of the thread's copies are there; n: 1 to 3. */
-static __device__ __forceinline__ void copies_wait(uint32_t n)
-{
-    if (n == 1)
-        asm volatile("cp.async.wait_group 1;" ::: "memory");
-    else if (n == 2)
-        asm volatile("cp.async.wait_group 2;" ::: "memory");
-    else
-        asm volatile("cp.async.wait_group 3;" ::: "memory");
-}
-
 /* Unit i of a piece times a unit of the row: 16 sums in column 0. */
 template <int BITS, int SCALE, int OFF>
 static __device__ __forceinline__ void multiply(float *acc, const uint8_t *piece, uint32_t i, const unsigned char *x_unit, uint32_t lane)
@@ -138,14 +127,7 @@ static __device__ __forceinline__ void multiply(float *acc, const uint8_t *piece
     unit<BITS, SCALE, OFF> w;
     w.template load_at<read_shared>(piece + i * own::lay::unit_bytes, piece + own::units_bytes, lane);
     const uint4 *x = reinterpret_cast<const uint4 *>(x_unit);
-    uint4 b[2] = {x[0], x[1]};
-    const uint32_t *words = reinterpret_cast<const uint32_t *>(b);
-#pragma unroll
-    for (int c = 0; c < 4; c++) {
-        uint32_t a[4];
-        w.fragment(c, a);
-        mma(acc, a, words[2 * c], words[2 * c + 1]);
-    }
+    unit_times_row(acc, w, x);
 }
 
 /* Output i of the block. */
@@ -212,7 +194,7 @@ static __device__ __forceinline__ void strips(const cuda_p_linear &p, const work
 #pragma unroll 1
         for (uint32_t u = from / N * N; u < to; u += N) {
             const uint8_t *piece = ring + slot * own::bytes;
-            copies_wait(p.stages - 1);
+            copies_wait<1, 3>(p.stages - 1);
             __syncwarp();
             if (N == 1 || (u >= from && u + N <= to)) {
 #pragma unroll
@@ -268,14 +250,14 @@ static __global__ void __launch_bounds__(THREADS, 2) row_linear(const __grid_con
     else
         dev_begin();
     if (w.count == 0) {
-        copies_wait(p.stages - 1);
+        copies_wait<1, 3>(p.stages - 1);
         dev_linger(1000); /* more would be the longest part of a small model's linears */
         return;
     }
     if (ends && p.add && *place)
         with.w = __ldcg(*place);
     float x_scale = pack_own({p.raw, norm, p.cols, p.eps}, p.units * CUDA_UNIT, reinterpret_cast<float *>(memory + form.words()),
-                             reinterpret_cast<__half *>(memory + form.x()), [&]() { copies_wait(p.stages - 1); });
+                             reinterpret_cast<__half *>(memory + form.x()), [&]() { copies_wait<1, 3>(p.stages - 1); });
     if (ends)
         *kept = with;
     __syncthreads();
